@@ -1,0 +1,1 @@
+"""What is remembered: attempts, evaluations with raw samples, the MAP-Elites view, export."""

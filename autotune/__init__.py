@@ -1,0 +1,1 @@
+"""How the space is searched: rounds, operators, measurement, token forcing, budget."""

@@ -1,0 +1,1 @@
+"""How tokens are made: models, drafters, verify, cache, step loop, stock."""

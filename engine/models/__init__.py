@@ -1,0 +1,1 @@
+"""The target models: forward passes in torch."""

@@ -1,0 +1,1 @@
+"""Where weights come from: GGUF, safetensors, the embedded model."""

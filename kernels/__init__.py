@@ -1,0 +1,1 @@
+"""The arithmetic: Triton kernels, each with a plain torch reference beside it."""

@@ -1,0 +1,1 @@
+"""What can be chosen: deployments, knobs, genomes, outcomes, prompts. Pure Python, no torch."""

@@ -1,0 +1,30 @@
+"""The project's error classes. A message names the key, the value, what is allowed, and what to do next."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecPilotError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+
+class InputError(SpecPilotError):
+    """What the user gave cannot be used: a file, a flag, a deployment. Ends a command with exit code 2."""
+
+
+class ArchiveError(SpecPilotError):
+    """The archive cannot be opened or used as asked: newer version, other run's lock, full disk."""
+
+
+class EngineError(SpecPilotError):
+    """The engine cannot load or run what it was given."""
+
+
+class WorkerError(SpecPilotError):
+    """A worker process died, timed out or answered something that is not the protocol."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Returns a hint such as `; did you mean 'ngram'?`, or an empty string when nothing is close."""
+    match = difflib.get_close_matches(name, sorted(allowed), n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""
