@@ -72,4 +72,3 @@ class Observer(Protocol):
 def as_trials(history: Sequence[tuple[Attempt, Evaluation]]) -> list[Trial]:
     """Pairs become trials."""
     return [Trial(attempt=attempt, evaluation=evaluation) for attempt, evaluation in history]
-
