@@ -73,7 +73,9 @@ class _Session:
         if evaluation.outcome not in UNJUDGED:
             self.trials.append(trial)
         leader = self.leader()
-        self._observer.evaluation_finished(trial, budget.left(self.trials), leader and leader.evaluation)
+        self._observer.evaluation_finished(
+            trial, budget.left(self.trials), leader.evaluation if leader is not None else None
+        )
         return trial
 
     def leader(self) -> Trial | None:

@@ -7,6 +7,7 @@ seeded from the search's generator.
 import random
 import warnings
 from collections.abc import Sequence
+from typing import cast
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -72,7 +73,8 @@ def _suggest(trial: optuna.Trial, knob: Knob) -> KnobValue:
     if isinstance(domain, FloatDomain):
         value = trial.suggest_float(knob.name, domain.low, float(levels(domain)[-1]), step=domain.step)
         return _on_grid(knob, value)
-    return trial.suggest_categorical(knob.name, domain.options)
+    # Optuna's type allows None as an option; a knob has none.
+    return cast(KnobValue, trial.suggest_categorical(knob.name, domain.options))
 
 
 def _ask(study: optuna.Study, space: KnobSpace) -> Genome:
