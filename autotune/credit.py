@@ -14,8 +14,8 @@ DISCOUNT = 0.95
 # An improved cell that is not the overall best keeps diversity alive, but is not the aim.
 CELL_SHARE = 0.2
 # What an operator without trials is assumed to gain (log ratio) in one evaluation: new operators get tried.
-PRIOR_GAIN = 0.02
-FLOOR = 0.1
+PRIOR_GAIN = 0.01
+FLOOR = 0.06
 
 
 class _Gains:

@@ -54,8 +54,9 @@ def _population(history: Sequence[Trial]) -> list[_Individual]:
     return survivors
 
 
-def _tournament(population: Sequence[_Individual], rng: random.Random) -> _Individual:
-    aspirants = rng.sample(population, min(TOURNAMENT, len(population)))
+def _tournament(population: Sequence[_Individual], *, other_than: str, rng: random.Random) -> _Individual:
+    others = [individual for individual in population if individual.id != other_than]
+    aspirants = rng.sample(others, min(TOURNAMENT, len(others)))
     winner: _Individual = tools.selBest(aspirants, 1)[0]
     return winner
 
@@ -151,14 +152,14 @@ class Crossover:
     def propose(self, space: KnobSpace, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
         """Returns a child; None while fewer than two genomes ended ok."""
         parent = pick_parent(history, self._cell_of, rng)
-        if parent is None or len(measured(history)) < 2:
+        if parent is None or len({t.attempt.genome.id for t in measured(history)}) < 2:
             return None
         toolbox = _toolbox(space, history, rng)
-        mate = toolbox.select()
+        mate = toolbox.select(other_than=parent.attempt.genome.id)
         child, _ = toolbox.mate(toolbox.clone(_individual(parent)), toolbox.clone(mate))
         parents = (parent.attempt.genome.id, mate.id)
         genome = Genome.complete(space, child.knobs)
         if genome.id in parents:
             (child,) = toolbox.mutate(child)
             genome = Genome.complete(space, child.knobs)
-        return Proposal(genome=genome, parents=tuple(dict.fromkeys(parents)), operator=self.name)
+        return Proposal(genome=genome, parents=parents, operator=self.name)

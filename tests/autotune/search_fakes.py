@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -181,7 +180,6 @@ def stop_after(count):
     """A stop signal that is raised while evaluation number `count` of the session runs."""
     seen = iter(range(10**9))
     return lambda: next(seen) >= count
-
 
 
 @st.composite
