@@ -11,7 +11,7 @@ from autotune.budget import FINALISTS, Budget
 from autotune.history import UNJUDGED
 from autotune.proposer import Proposer
 from autotune.randomness import dump_state, restored
-from autotune.ranking import best, finalists, within_noise
+from autotune.ranking import best, fastest_first, finalists
 from space.errors import InputError
 from space.outcome import Outcome
 
@@ -108,32 +108,30 @@ def _search(session: _Session, budget: Budget, stop: Callable[[], bool]) -> Ende
         proposal = session.proposer.propose(session.trials, session.rng)
         if proposal is None:
             return Ended.EXHAUSTED
-        session.evaluate(proposal, "search", budget)
+        if session.evaluate(proposal, "search", budget).evaluation.outcome in UNJUDGED:
+            break  # somebody else stopped it
     return Ended.STOPPED
-
-
-def _line_up(session: _Session) -> list[Trial]:
-    """Finalists first, then the others within the noise: they follow when finalists fail."""
-    first = finalists(session.trials, session.space, FINALISTS)
-    chosen = {t.attempt.genome.id for t in first}
-    return first + [t for t in within_noise(session.trials, "search") if t.attempt.genome.id not in chosen]
 
 
 def _confirm(session: _Session, budget: Budget, stop: Callable[[], bool]) -> bool:
     """Confirms the finalists that were not confirmed yet; False when stopped before the end.
 
-    The first confirmation is made even on an overdrawn budget: a run without a proven winner is worth nothing.
+    Until one is proven it goes on, even on an overdrawn budget and down the ranking: without a winner a run is nothing.
     """
+    first = finalists(session.trials, session.space, FINALISTS)
+    others = [t for t in fastest_first(session.trials, "search") if t not in first]
     done = {t.attempt.genome.id for t in session.trials if t.evaluation.stage == "confirm"}
-    for place, trial in enumerate(_line_up(session)[:MOST_CONFIRMATIONS]):
-        if session.winner() is not None and (place >= FINALISTS or not budget.affords_confirmation(session.trials)):
+    for place, trial in enumerate([*first, *others][:MOST_CONFIRMATIONS]):
+        optional = place >= len(first) or not budget.affords_confirmation(session.trials)
+        if optional and session.winner() is not None:
             return True
         if trial.attempt.genome.id in done:
             continue
         if stop():
             return False
         again = Proposal(genome=trial.attempt.genome, parents=(), operator=CONFIRM_OPERATOR)
-        session.evaluate(again, "confirm", budget)
+        if session.evaluate(again, "confirm", budget).evaluation.outcome in UNJUDGED:
+            return False
     return True
 
 

@@ -13,9 +13,14 @@ def noise(a: Trial, b: Trial) -> float:
     return math.hypot(*(ratio(t) * t.evaluation.score.spread for t in (a, b) if t.evaluation.score is not None))
 
 
+def fastest_first(trials: Sequence[Trial], stage: str) -> list[Trial]:
+    """The trials of a stage that ended ok, by ratio; the earlier one first on equal ratios."""
+    return sorted(measured(trials, stage), key=lambda t: (-ratio(t), t.attempt.number))
+
+
 def within_noise(trials: Sequence[Trial], stage: str) -> list[Trial]:
     """The fastest trial of a stage and those whose distance to it is noise, fastest first."""
-    ordered = sorted(measured(trials, stage), key=lambda t: (-ratio(t), t.attempt.number))
+    ordered = fastest_first(trials, stage)
     return [t for t in ordered if ratio(ordered[0]) - ratio(t) <= noise(ordered[0], t)]
 
 

@@ -24,6 +24,8 @@ from space.outcome import Outcome
 STARTUP = 6
 # Questions to one study before the proposer is told of a duplicate: the study costs more than a question.
 ASKS = 6
+# Unstable is noise of the machine and says nothing about the knobs; invalid knobs do not fit the study's domains.
+UNTOLD = frozenset({Outcome.UNSTABLE, Outcome.INVALID})
 
 
 def _distribution(knob: Knob) -> BaseDistribution:
@@ -60,8 +62,7 @@ def _study(space: KnobSpace, history: Sequence[Trial], seed: int) -> optuna.Stud
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, n_startup_trials=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     distributions = {knob.name: _distribution(knob) for knob in space.knobs}
-    # An unstable result is noise of the machine: it says nothing for or against the knobs.
-    telling = [t for t in searched(history) if t.evaluation.outcome is not Outcome.UNSTABLE]
+    telling = [t for t in searched(history) if t.evaluation.outcome not in UNTOLD]
     study.add_trials([_told(trial, space, distributions) for trial in telling])
     return study
 

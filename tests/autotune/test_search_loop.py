@@ -22,6 +22,7 @@ from autotune.base import Proposal
 from autotune.budget import Budget
 from autotune.loop import Ended, run_search
 from autotune.operators.random_knobs import RandomKnobs
+from autotune.operators.tpe import Tpe
 from autotune.recorded import RecordingEvaluator, ReplayClock, ReplayEvaluator
 from space.genome import Genome
 from space.knobs import ChoiceDomain, Knob, KnobSpace
@@ -104,15 +105,16 @@ def test_a_cancelled_evaluation_is_made_again_and_changes_nothing_else(uninterru
             return super().evaluate(attempt, stage)
 
     store, first = MemoryStore(), Cancelling(failing=failing)
-    run_search(
+    cancelled = run_search(
         store=store,
         run=run_record(),
         evaluator=first,
         proposer=proposer(),
         budget=Budget(max_evals=EVALS, seconds=1e6, clock=first.clock, started=0.0),
         observer=Watcher(),
-        stop=stop_after(11),
+        stop=lambda: False,
     )
+    assert cancelled.ended is Ended.STOPPED
     assert store.done[11][1].outcome is Outcome.CANCELLED
     resumed = sequence(search(store, Landscape(failing=failing), evals=EVALS))
     assert [entry[1:] for entry in resumed] == [entry[1:] for entry in uninterrupted]
@@ -231,6 +233,28 @@ def test_a_finalist_that_fails_its_confirmation_is_followed_by_the_next():
     assert result.winner.attempt.number == 8
 
 
+def test_when_the_only_finalist_fails_the_next_in_rank_is_confirmed():
+    class PackedFails(Landscape):
+        def evaluate(self, attempt, stage):
+            if stage == "confirm" and attempt.genome.knobs["linear_path"] == "packed":
+                return evaluation(attempt, 1.0, outcome=Outcome.MISMATCH, stage=stage)
+            return super().evaluate(attempt, stage)
+
+    landscape = PackedFails(lambda knobs: 2.0 if knobs["linear_path"] == "packed" else 1.5)
+    result = run_search(
+        store=MemoryStore(),
+        run=run_record(),
+        evaluator=landscape,
+        proposer=proposer(),
+        budget=Budget(max_evals=5, seconds=1e6, clock=landscape.clock, started=0.0),
+        observer=Watcher(),
+        stop=lambda: False,
+    )
+    assert result.best.attempt.genome.knobs["linear_path"] == "packed"
+    assert result.winner.attempt.genome.knobs["linear_path"] == "plain"
+    assert [t.evaluation.stage for t in result.trials][5:] == ["confirm", "confirm"]
+
+
 def test_without_any_ok_trial_there_is_no_winner():
     result = search(landscape=Landscape(failing=lambda knobs: Outcome.RUNTIME), evals=5)
     assert (result.best, result.winner, result.ended) == (None, None, Ended.BUDGET)
@@ -267,12 +291,13 @@ class Constant:
 
 def test_an_invalid_genome_is_recorded_with_its_reason_and_costs_no_run():
     store = MemoryStore()
-    result = search(store, evals=9, operators=[Constant({"threads": 99})])
+    result = search(store, evals=25, operators=[Constant({"threads": 99}), Tpe()])
+    assert "tpe" in [t.attempt.operator for t in result.trials]  # it copes with an invalid genome in the history
     (invalid,) = [t for t in result.trials if t.attempt.operator == "constant"]
     assert invalid.evaluation.outcome is Outcome.INVALID
     assert "threads = 99: allowed is a whole number from 1 to 4" in invalid.evaluation.reason
     assert invalid.evaluation.seconds == 0.0
-    assert store.done[9][1] == invalid.evaluation
+    assert store.done[invalid.attempt.number][1] == invalid.evaluation
 
 
 def test_the_exception_of_an_operator_comes_through():
