@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from pydantic import ValidationError
+
 from archive.base import Attempt, Evaluation, RunRecord
 from archive.export import (
     FORMAT,
@@ -34,7 +36,7 @@ def prompts_hash(prompts: Sequence[Prompt]) -> str:
 def confirmed(run_id: str, history: Sequence[Pair], genome_id: str | None = None) -> Pair:
     """The confirmation that may be exported: of one genome, or of the fastest confirmed one.
 
-    A genome's last confirmation counts, and it must be ok; a genome that ever ended as a mismatch is not lossless, so it
+    A genome's last confirmation counts, and it must be ok; a genome that ever ended as a mismatch is not lossless and
     never qualifies. ArchiveError says why there is none.
     """
     last = {
@@ -45,7 +47,7 @@ def confirmed(run_id: str, history: Sequence[Pair], genome_id: str | None = None
         _refuse_unconfirmed(run_id, history, genome_id, last)
         last = {genome_id: last[genome_id]}
     fit = [
-        (evaluation.score.ratio_ar, -attempt.number, (attempt, evaluation))
+        (evaluation.score.ratio_ar, attempt, evaluation)
         for attempt, evaluation in last.values()
         if evaluation.outcome is Outcome.OK and evaluation.score is not None and attempt.genome.id not in broken
     ]
@@ -55,7 +57,8 @@ def confirmed(run_id: str, history: Sequence[Pair], genome_id: str | None = None
             f"run {run_id} has no confirmed genome that may be exported (confirmations: {endings})\n"
             "Continue the run until it has confirmed its winner: python run.py --deployment NAME"
         )
-    return max(fit)[2]
+    _, attempt, evaluation = max(fit, key=lambda entry: (entry[0], -entry[1].number))
+    return attempt, evaluation
 
 
 def _refuse_unconfirmed(run_id: str, history: Sequence[Pair], genome_id: str, last: dict[str, Pair]) -> None:
@@ -67,6 +70,16 @@ def _refuse_unconfirmed(run_id: str, history: Sequence[Pair], genome_id: str, la
             f"genome {genome_id} of run {run_id} was never confirmed on fresh prompts, so it cannot be exported\n"
             f"Confirmed in this run: {', '.join(last) or 'none'}"
         )
+
+
+def _deployment(run: RunRecord) -> ExportedDeployment:
+    try:
+        return ExportedDeployment.model_validate({"name": run.deployment_name, **json.loads(run.deployment)})
+    except ValidationError as error:
+        raise ArchiveError(
+            f"run {run.id} was made for another form of deployment ({error.errors()[0]['msg']})\n"
+            "Tune anew, then export: python run.py --deployment NAME --fresh"
+        ) from error
 
 
 def _system(summary: RoleSummary) -> SystemEvidence:
@@ -113,7 +126,7 @@ def build_export(
     return EngineExport(
         format=FORMAT,
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        deployment=ExportedDeployment.model_validate({"name": run.deployment_name, **json.loads(run.deployment)}),
+        deployment=_deployment(run),
         knobs=attempt.genome.knobs,
         evidence=Evidence(
             run_id=run.id,

@@ -15,7 +15,7 @@ from space.errors import InputError, nearest
 from space.genome import Genome
 from space.knobs import KnobValue
 
-FORMAT = "specpilot-engine-1"
+FORMAT: Literal["specpilot-engine-1"] = "specpilot-engine-1"
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
@@ -53,7 +53,7 @@ class MeasuredOn(_Strict):
 
 
 class PromptEvidence(_Strict):
-    """Ids of the prompts that the search saw and of those that only the confirmation saw; content hash of the latter."""
+    """Ids of the prompts that the search saw, and of those that only the confirmation saw, with their hash."""
 
     searched: tuple[str, ...]
     confirmed: tuple[str, ...]

@@ -41,7 +41,7 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptDetail:
-    """One attempt; `state` is in_flight, done or stale, and the evaluation is there when it is done."""
+    """`archive show RUN/NUMBER`: one attempt; `state` is in_flight, done or stale, and the evaluation is there when it is done."""
 
     attempt: Attempt
     deployment_name: str
@@ -53,7 +53,7 @@ class AttemptDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenomeDetail:
-    """`archive show GENOME` or `RUN/NUMBER`: the genome and its attempts, oldest first."""
+    """`archive show GENOME`: the genome and its attempts in all runs, oldest first."""
 
     genome: Genome
     attempts: tuple[AttemptDetail, ...]
@@ -139,14 +139,13 @@ def top(archive: Archive, deployment_name: str | None = None, limit: int = 10) -
 
 def _top_entry(archive: Archive, run_id: str, number: int) -> TopEntry:
     run = rows.read_run(archive.rows("SELECT * FROM run WHERE id = ?", run_id)[0])
-    [detail] = _attempts(archive, "a.run_id = ? AND a.number = ? AND a.state = 'done'", run_id, number)
-    assert detail.evaluation is not None, "a finished attempt has an evaluation"
+    attempt, evaluation = archive.finished(run_id, number)
     return TopEntry(
         deployment_name=run.deployment_name,
         run_id=run_id,
         number=number,
-        genome=detail.attempt.genome,
-        evaluation=detail.evaluation,
+        genome=attempt.genome,
+        evaluation=evaluation,
         environment=run.environment,
     )
 
@@ -156,8 +155,8 @@ def _attempts(archive: Archive, where: str, *values: str | int) -> list[AttemptD
                 WHERE {where} ORDER BY a.id"""
     details = []
     for row in archive.rows(query, *values):
-        found = archive.finished(row["run_id"], row["number"]) if row["state"] == "done" else None
-        evaluation = found[1] if found else None
+        done = row["state"] == "done"
+        evaluation = archive.finished(row["run_id"], row["number"])[1] if done else None
         details.append(
             AttemptDetail(
                 attempt=rows.read_attempt(row),
@@ -200,7 +199,7 @@ def _starting(text: str, ids: Sequence[str]) -> list[str]:
     return [known for known in ids if known.startswith(text)] if text else []
 
 
-def show(archive: Archive, text: str) -> RunDetail | GenomeDetail:
+def show(archive: Archive, text: str) -> RunDetail | GenomeDetail | AttemptDetail:
     """Looks up a run id, a genome id or `RUN/NUMBER`; the start of an id is enough while it is the only one.
 
     ArchiveError for what is unknown (names the nearest) or ambiguous (names the candidates).
@@ -216,11 +215,11 @@ def show(archive: Archive, text: str) -> RunDetail | GenomeDetail:
     return GenomeDetail(genome=attempts[0].attempt.genome, attempts=tuple(attempts))
 
 
-def _show_attempt(archive: Archive, text: str, runs: Sequence[str]) -> GenomeDetail:
+def _show_attempt(archive: Archive, text: str, runs: Sequence[str]) -> AttemptDetail:
     start, _, number = text.partition("/")
     run_id = _only(start, "run", _starting(start, runs), runs)
     attempts = _attempts(archive, "a.run_id = ? AND a.number = ?", run_id, int(number)) if number.isdecimal() else []
     if not attempts:
         last = archive.next_number(run_id) - 1
-        raise ArchiveError(f"run {run_id} has no attempt {number!r}; its attempts are 1 to {last}")
-    return GenomeDetail(genome=attempts[0].attempt.genome, attempts=tuple(attempts))
+        raise ArchiveError(f"run {run_id} has no attempt {number!r}; its last one is {last}")
+    return attempts[-1]  # a stale attempt may have had the same number before

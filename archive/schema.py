@@ -50,6 +50,7 @@ _TABLES = (
         state TEXT NOT NULL DEFAULT 'in_flight' CHECK (state IN ('in_flight', 'done', 'stale'))
     )""",
     "CREATE UNIQUE INDEX attempt_once ON attempt (run_id, number) WHERE state <> 'stale'",
+    "CREATE INDEX attempt_by_run ON attempt (run_id, number)",
     "CREATE INDEX attempt_by_genome ON attempt (genome_id)",
     f"""CREATE TABLE evaluation (
         attempt_id INTEGER PRIMARY KEY REFERENCES attempt (id),

@@ -145,10 +145,12 @@ class Archive:
         """The finished attempts of a run with their samples, in order of attempt number, both stages."""
         return self._read(run_id, "")
 
-    def finished(self, run_id: str, number: int) -> tuple[Attempt, Evaluation] | None:
-        """One finished attempt with its samples, or None."""
+    def finished(self, run_id: str, number: int) -> tuple[Attempt, Evaluation]:
+        """One finished attempt with its samples. ArchiveError when it has not finished."""
         found = self._read(run_id, "AND a.number = ?", number)
-        return found[0] if found else None
+        if not found:
+            raise ArchiveError(f"attempt {run_id}/{number} has not finished")
+        return found[0]
 
     def _live(self, run_id: str, number: int) -> sqlite3.Row | None:
         query = "SELECT id, state FROM attempt WHERE run_id = ? AND number = ? AND state <> 'stale'"

@@ -13,8 +13,8 @@ ROLES = ("ar", "stock", "candidate")
 class RoleSummary:
     """One role of one evaluation. `tokens_per_second` is the median over repeats of all tokens by all seconds.
 
-    `spread` is 1.4826 x MAD over the median, as a fraction; one repeat has none to show and gives 0. `tau` counts tokens
-    a step. Seconds are totals over requests and repeats.
+    `spread` is 1.4826 x MAD over the median, as a fraction; one repeat has none to show and gives 0. `tau` counts
+    tokens a step. Seconds are totals over requests and repeats.
     """
 
     role: str
