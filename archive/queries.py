@@ -41,7 +41,7 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptDetail:
-    """`archive show RUN/NUMBER`: one attempt; `state` is in_flight, done or stale, and the evaluation is there when it is done."""
+    """`archive show RUN/NUMBER`: one attempt. `state` is in_flight, done or stale; done has an evaluation."""
 
     attempt: Attempt
     deployment_name: str

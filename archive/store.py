@@ -171,7 +171,9 @@ class Archive:
 def _check(name: str, evaluation: Evaluation) -> None:
     ok = evaluation.outcome is Outcome.OK
     if ok != (evaluation.score is not None):
-        raise ArchiveError(f"attempt {name}: outcome {evaluation.outcome.value} {'needs' if ok else 'has no'} a score")
+        raise ArchiveError(
+            f"attempt {name}: outcome {evaluation.outcome.value} {'needs' if ok else 'excludes'} a score"
+        )
     if ok and evaluation.stage == "search" and evaluation.descriptor is None:
         raise ArchiveError(f"attempt {name}: outcome ok at stage search needs a descriptor")
     if evaluation.descriptor is not None:
