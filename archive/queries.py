@@ -128,6 +128,11 @@ def top(archive: Archive, deployment_name: str | None = None, limit: int = 10) -
 
     ArchiveError for a deployment of which the archive has no run.
     """
+    with archive.snapshot():
+        return _top(archive, deployment_name, limit)
+
+
+def _top(archive: Archive, deployment_name: str | None, limit: int) -> list[TopEntry]:
     known = [row[0] for row in archive.rows("SELECT DISTINCT deployment_name FROM run ORDER BY 1")]
     if deployment_name is not None and deployment_name not in known:
         raise ArchiveError(
@@ -204,6 +209,11 @@ def show(archive: Archive, text: str) -> RunDetail | GenomeDetail | AttemptDetai
 
     ArchiveError for what is unknown (names the nearest) or ambiguous (names the candidates).
     """
+    with archive.snapshot():
+        return _show(archive, text)
+
+
+def _show(archive: Archive, text: str) -> RunDetail | GenomeDetail | AttemptDetail:
     runs = [str(row[0]) for row in archive.rows("SELECT id FROM run ORDER BY seq DESC")]
     if "/" in text:
         return _show_attempt(archive, text, runs)

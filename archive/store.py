@@ -67,6 +67,18 @@ class Archive:
             if self._db.in_transaction:
                 self._db.rollback()
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Every read inside sees one state of the archive, whatever a writer does meanwhile. May be nested."""
+        if self._db.in_transaction:
+            yield
+            return
+        self.rows("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.rollback()
+
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Runs one SELECT, for read models. Values are bound, never put into the text."""
         try:
@@ -158,13 +170,13 @@ class Archive:
         return found[0] if found else None
 
     def _read(self, run_id: str, more: str, *values: int) -> list[tuple[Attempt, Evaluation]]:
+        with self.snapshot():
+            found = self.rows(_FINISHED.format(more=more), run_id, *values)
+            timed = self.rows(_SAMPLES.format(more=more), run_id, *values)
         samples: dict[int, list[Sample]] = {
             number: [rows.read_sample(row) for row in group]
-            for number, group in itertools.groupby(
-                self.rows(_SAMPLES.format(more=more), run_id, *values), key=lambda row: int(row["number"])
-            )
+            for number, group in itertools.groupby(timed, key=lambda row: int(row["number"]))
         }
-        found = self.rows(_FINISHED.format(more=more), run_id, *values)
         return [(rows.read_attempt(row), rows.read_evaluation(row, samples.get(row["number"], ()))) for row in found]
 
 
