@@ -1,13 +1,14 @@
 """One writer at a time: an exclusive lock on a file beside the archive. Readers need no lock.
 
 The kernel drops the lock when the process ends, however it ends; the file stays and means nothing by itself.
-A process that forks after acquiring shares the lock with its child: start workers by exec or spawn.
+A forked child would share the lock and keep it after its parent was killed, so it closes its copy at once.
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +48,7 @@ class WriterLock:
             self._file.truncate(0)
             self._file.write(json.dumps({"pid": os.getpid(), "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}))
             self._file.flush()
+        _held.add(self)
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -67,3 +69,14 @@ class WriterLock:
     def release(self) -> None:
         """Lets the next writer in. The file stays: removing it could give two processes a lock on two files."""
         self._drop()
+
+
+_held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for lock in _held:
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

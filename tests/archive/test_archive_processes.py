@@ -107,3 +107,40 @@ def test_a_lock_whose_holder_has_not_said_its_name_yet(tmp_path):
         (tmp_path / "archive.sqlite.lock").write_text('{"pid": 1')
         with pytest.raises(ArchiveError, match="in use by another process that has just started"):
             Archive.open(path)
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from archive.store import Archive
+
+with Archive.open(Path(sys.argv[1])):
+    child = os.fork()
+    if child:
+        sys.stdout.write(f"{child}\\n")
+        sys.stdout.flush()
+    time.sleep(60)
+"""
+
+
+def test_a_forked_child_that_outlives_a_killed_run_does_not_keep_the_lock(tmp_path):
+    path = tmp_path / "archive.sqlite"
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+    )
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(ArchiveError, match=f"in use by process {process.pid}"):
+            Archive.open(path)
+        process.kill()
+        process.wait()
+        Archive.open(path).close()
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process.stdout.close()

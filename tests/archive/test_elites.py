@@ -117,9 +117,7 @@ _pairs = st.lists(
         st.sampled_from([1.0, 1.01, 1.02, 1.05, 1.1, 1.5]),
         st.sampled_from([0.0, 0.01, 0.05]),
         st.integers(1, 8),
-        st.builds(
-            Descriptor, regime=st.integers(1, 3), gap=st.sampled_from(GAPS[:2]), width=st.floats(0, 1.4, width=16)
-        ),
+        st.builds(Descriptor, regime=st.integers(1, 3), gap=st.sampled_from(GAPS[:2]), width=st.floats(0, 1.4)),
         st.booleans(),
     ),
     max_size=25,
