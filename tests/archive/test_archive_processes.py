@@ -115,9 +115,8 @@ from pathlib import Path
 from archive.store import Archive
 
 with Archive.open(Path(sys.argv[1])):
-    child = os.fork()
-    if child:
-        sys.stdout.write(f"{child}\\n")
+    if os.fork() == 0:  # the child speaks, so that it has run before anybody is killed
+        sys.stdout.write(f"{os.getpid()}\\n")
         sys.stdout.flush()
     time.sleep(60)
 """
