@@ -3,6 +3,7 @@
 import time
 
 import torch
+from torch import Tensor
 
 from engine.base import Generation, Request, Settings, StepLog
 from engine.cache import KVCache
@@ -29,7 +30,7 @@ class Decoder:
         """
         self._prepare(request, settings)
         drafter = make_drafter(settings)
-        tokens = [self.prefill(request.prompt, settings.prefill_chunk)]
+        tokens = [int(self.prefill(request.prompt, settings.prefill_chunk).argmax())]
         if drafter is not None:
             drafter.extend(request.prompt)
             drafter.extend(tokens)
@@ -50,26 +51,27 @@ class Decoder:
         finish = "stop" if tokens[-1] in request.stop_ids else "length"
         return Generation(tokens=tuple(tokens), finish=finish, log=log)
 
-    def prefill(self, prompt: tuple[int, ...], chunk: int) -> int:
-        """Runs the prompt through the model in chunks and returns the first new token."""
+    def prefill(self, prompt: tuple[int, ...], chunk: int) -> Tensor:
+        """Runs the prompt through the model in chunks; returns [1, vocab] logits of the first new token."""
         self.cache.reset()
         hidden = None
         for start in range(0, len(prompt), chunk):
-            hidden = self._rows(prompt[start : start + chunk])
+            hidden = self.rows(prompt[start : start + chunk])
             self.cache.commit(list(range(hidden.shape[0])))
         if hidden is None:
             raise EngineError("the prompt is empty: give at least one token")
-        return int(self.model.logits(hidden[-1:]).argmax())
+        return self.model.logits(hidden[-1:])
 
     def verify(self, last: int, draft: list[int]) -> list[int]:
         """One target pass over the last committed token and a drafted chain; returns the tokens to commit."""
-        hidden = self._rows((last, *draft))
+        hidden = self.rows((last, *draft))
         choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
         commit = greedy_chain(draft, choices)
         self.cache.commit(list(range(len(commit))))
         return commit
 
-    def _rows(self, tokens: tuple[int, ...]) -> torch.Tensor:
+    def rows(self, tokens: tuple[int, ...]) -> Tensor:
+        """One forward pass over a chain of tokens behind the committed ones: [rows, hidden]. Commits nothing."""
         start = self.cache.length
         positions = torch.arange(start, start + len(tokens))
         return self.model.forward(torch.tensor(tokens), positions, self.cache)
