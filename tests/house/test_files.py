@@ -1,6 +1,7 @@
 """Sizes, output, and configuration that nobody reads."""
 
 import ast
+import re
 
 import pytest
 from house_sources import ROOMS, ROOT, sources
@@ -44,12 +45,19 @@ NOT_CHOSEN = {"StepLog", "Generation"}
 
 
 def fields(tree):
-    """Fields of dataclasses and pydantic models, as (class, field): annotated names in the body of a class."""
+    """Fields of dataclasses and pydantic models, as (class, field): annotated names in the body of a class.
+
+    A field that can hold one value only, such as Literal[True], chooses nothing and needs no reader.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name not in NOT_CHOSEN and not is_protocol(node):
             for item in node.body:
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and not is_fixed(item):
                     yield node.name, item.target.id
+
+
+def is_fixed(item):
+    return re.search(r"Literal\[[^,\]]+\]", ast.unparse(item.annotation)) is not None
 
 
 def is_protocol(node):
@@ -78,5 +86,6 @@ def test_no_configuration_is_ignored():
 
 
 def test_an_ignored_field_would_be_found():
-    tree = ast.parse("class C:\n    used: int\n    ignored: int\n\nc = C()\nc.used\nc.ignored = 1\n")
-    assert unread([tree], [tree]) == ["C.ignored"]
+    fields = "used: int; ignored: int; fixed: Literal[True]; choice: Literal['a', 'b']"
+    tree = ast.parse(f"class C:\n    {fields}\n\nc = C()\nc.used\nc.ignored = 1\n")
+    assert unread([tree], [tree]) == ["C.ignored", "C.choice"]
