@@ -5,7 +5,6 @@ Exit codes: 0 all is well, 1 the command ran and its answer is no (such as a ver
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +92,9 @@ def _export(parser: _Parser) -> None:
 
 
 def _show(parser: _Parser) -> None:
-    parser.add_argument("id", metavar="ID", help="a genome id, or the beginning of one")
+    parser.add_argument(
+        "id", metavar="ID", help="a run, a genome, or RUN/NUMBER for one attempt; the beginning is enough"
+    )
     _archive(parser)
 
 
@@ -113,7 +114,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "export": Command(help="write the best result as a configuration", add=_export, options=opt.ExportOptions),
     "archive list": Command(help="the runs that are remembered", add=_archive, options=opt.ArchiveListOptions),
-    "archive show": Command(help="one genome with its evaluations", add=_show, options=opt.ArchiveShowOptions),
+    "archive show": Command(help="a run, a genome or one attempt", add=_show, options=opt.ArchiveShowOptions),
     "archive top": Command(help="the best evaluations", add=_top, options=opt.ArchiveTopOptions),
     "bench": Command(help="measure a configuration against AR and stock", add=_config, options=opt.BenchOptions),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
@@ -189,10 +190,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader went away, as in `archive top | head`: nothing more to say, and no complaint at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 if __name__ == "__main__":

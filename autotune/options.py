@@ -42,7 +42,7 @@ class ArchiveListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveShowOptions:
-    """Show one genome: `id` is its content hash, or an unambiguous beginning of it."""
+    """Show a run, a genome or, as RUN/NUMBER, one attempt: `id` is its id, or an unambiguous beginning of it."""
 
     id: str
     archive: Path | None = None

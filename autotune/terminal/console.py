@@ -1,6 +1,7 @@
 """The console: colours and a live bar on a terminal, plain ASCII lines of any length otherwise."""
 
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -38,6 +39,12 @@ def complain(error: SpecPilotError) -> None:
     print_line(console, Text.assemble(("error: ", "bold red"), lines[0]))
     for line in lines[1:3]:
         print_line(console, f"  {line}")
+
+
+def print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """Prints names and values, one pair a line."""
+    for name, value in facts:
+        print_line(console, Text.assemble((f"  {name:<18} ", "cyan"), value))
 
 
 def new_table(title: str | None = None) -> Table:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from archive.base import Forced
 from autotune.terminal.console import new_table, print_line, print_table
-from autotune.terminal.words import OUTCOME_STYLES, decimal, duration, forced_long, knob_list, percent, ratio
+from autotune.terminal.words import decimal, duration, forced_long, knob_list, outcome_counts, percent, ratio
 from space.genome import Genome
 from space.outcome import Outcome
 
@@ -65,11 +65,8 @@ def show_summary(console: Console, summary: Summary) -> None:
     print_line(console, "")
     print_table(console, system_table(summary.deployment, summary.rows))
     print_line(console, "")
-    counts = Text(f"evaluations: {sum(summary.counts.values())} in {duration(summary.seconds)}: ")
-    for index, outcome in enumerate(o for o in Outcome if summary.counts.get(o)):
-        counts.append(", " if index else "")
-        counts.append(f"{summary.counts[outcome]} {outcome}", style=OUTCOME_STYLES.get(outcome, "red"))
-    print_line(console, counts)
+    total = f"evaluations: {sum(summary.counts.values())} in {duration(summary.seconds)}: "
+    print_line(console, Text.assemble(total, outcome_counts(summary.counts)))
     if summary.best is None:
         print_line(console, "nothing to export: no evaluation was ok; give a larger --budget, or see archive top")
         return

@@ -1,6 +1,8 @@
-"""Numbers, durations and knobs in words. Pure functions on text; ASCII only, so that any locale can show them."""
+"""Numbers, durations, outcomes and knobs in words. Pure; ASCII only, so that any locale can show them."""
 
 from collections.abc import Mapping
+
+from rich.text import Text
 
 from archive.base import Forced, Score
 from space.genome import Genome
@@ -82,9 +84,20 @@ def knob_changes(space: KnobSpace, genome: Genome, against: Genome) -> str:
     Knobs that only became active and stand at their default are not news, nor are those that are gone.
     """
     old, new = against.knobs, genome.knobs
+    defaults = {knob.name: knob.default for knob in space.knobs}
     changed = [f"{name} {old[name]}->{value}" for name, value in new.items() if name in old and old[name] != value]
-    added = [f"{name}={v}" for name, v in new.items() if name not in old and v != space.knob(name).default]
+    added = [f"{name}={v}" for name, v in new.items() if name not in old and v != defaults.get(name)]
     return ", ".join(changed + added) or "same knobs"
+
+
+def outcome_counts(counts: Mapping[Outcome, int]) -> Text:
+    """How evaluations ended, as `52 ok, 1 mismatch`, in colours."""
+    told = [
+        (f"{counts[outcome]} {outcome}", OUTCOME_STYLES.get(outcome, "red"))
+        for outcome in Outcome
+        if counts.get(outcome)
+    ]
+    return Text(", ").join(Text(*pair) for pair in told)
 
 
 def one_line(text: str, width: int | None = None) -> str:

@@ -8,8 +8,8 @@ from rich.console import Console
 from archive.base import Attempt, Evaluation, Forced, Sample, Score
 from autotune.base import Trial
 from autotune.terminal import make_console
-from space.catalog import cpu_space, stock_genome
 from space.genome import Genome
+from space.knobs import ChoiceDomain, Condition, IntDomain, Knob, KnobSpace
 from space.outcome import Outcome
 
 
@@ -46,12 +46,34 @@ def tty():
 
 @pytest.fixture
 def space():
-    return cpu_space(cores=2)
+    """A space of the tests' own: output must not change with the catalog."""
+
+    def whole(name, high, default, when=None):
+        return Knob(name=name, domain=IntDomain(low=1, high=high), default=default, gap="g", help="h", when=when)
+
+    drafter = Knob(
+        name="drafter",
+        domain=ChoiceDomain(options=("none", "ngram", "suffix")),
+        default="ngram",
+        gap="g",
+        help="h",
+    )
+    drafts = Condition(name="drafter", values=("ngram", "suffix"))
+    suffix = Condition(name="drafter", values=("suffix",))
+    return KnobSpace(
+        1,
+        (
+            drafter,
+            whole("draft_length", 32, 6, drafts),
+            whole("suffix_depth", 64, 24, suffix),
+            whole("threads", 2, 2),
+        ),
+    )
 
 
 @pytest.fixture
 def stock(space):
-    return stock_genome(space)
+    return Genome.complete(space, {"drafter": "ngram", "draft_length": 6})
 
 
 @pytest.fixture

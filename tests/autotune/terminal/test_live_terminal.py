@@ -65,9 +65,16 @@ def test_durations(seconds, text):
 
 
 def test_changes_leave_out_defaults_that_only_became_active(space, stock):
-    suffix = Genome.complete(space, {"drafter": "suffix", "suffix_depth": 24, "min_probability": 0.2})
-    assert knob_changes(space, suffix, stock) == "drafter ngram->suffix, min_probability=0.2"
+    suffix = Genome.complete(space, {"drafter": "suffix", "suffix_depth": 24, "threads": 1})
+    assert knob_changes(space, suffix, stock) == "drafter ngram->suffix, threads 2->1"
+    deeper = Genome.complete(space, {"drafter": "suffix", "suffix_depth": 32})
+    assert knob_changes(space, deeper, stock) == "drafter ngram->suffix, suffix_depth=32"
     assert knob_changes(space, stock, stock) == "same knobs"
+
+
+def test_a_genome_of_an_older_space_can_still_be_told(space, stock):
+    older = Genome.of(stock.knobs | {"forgotten": 3})
+    assert knob_changes(space, older, stock) == "forgotten=3"
 
 
 def test_one_line_folds_and_cuts():

@@ -8,20 +8,15 @@ from autotune.terminal import (
     BudgetView,
     Check,
     GroupLine,
-    RunLine,
     StartBlock,
     Summary,
     SystemRow,
     TerminalObserver,
-    TopLine,
     VerifyReport,
     show_bench,
     show_checks,
-    show_runs,
     show_start,
     show_summary,
-    show_top,
-    show_trial,
     show_verify,
 )
 from space.outcome import Outcome
@@ -141,8 +136,7 @@ stock      37.5   1.25x     1.00x     1.0%   1.60               320 of 320
 best #2    52.5   1.75x     1.40x     2.1%   2.31   320 of 320, 1 near-tie
 
 evaluations: 5 in 2m28s: 4 ok, 1 mismatch
-best: 649a3503aebc  attention_path=matmul draft_length=9 drafter=ngram linear_path=plain ngram_max=5 """
-        """ngram_min=5 prefill_chunk=256 threads=2
+best: d12c4b556503  draft_length=9 drafter=ngram threads=2
 exported to exports/mine.json; use it:
   python run.py verify --config exports/mine.json
   python run.py bench --config exports/mine.json
@@ -155,71 +149,6 @@ def test_a_run_without_a_result_says_so(plain):
     show_summary(plain.console, summary)
     assert plain.lines[-2] == "evaluations: 2 in 1s: 2 oom"
     assert plain.lines[-1].startswith("nothing to export: no evaluation was ok")
-
-
-def test_archive_list(plain):
-    run = RunLine(id="r1", deployment="mine", started="2026-11-30 12:00", evaluations=5, ok=4, best_ratio_ar=1.75)
-    show_runs(plain.console, Path("a.sqlite"), [run])
-    expect(
-        plain,
-        """
-a.sqlite
-run   deployment   started            evaluations   ok   best x AR
-──────────────────────────────────────────────────────────────────
-r1    mine         2026-11-30 12:00             5    4       1.75x
-""",
-    )
-
-
-def test_an_empty_archive_says_how_to_fill_it(plain):
-    show_runs(plain.console, Path("a.sqlite"), [])
-    assert plain.text == "a.sqlite holds no run; start one with: python run.py --deployment cpu-smollm2\n"
-
-
-def test_archive_top(plain, trial, space, stock):
-    show_top(plain.console, [TopLine(deployment="mine", trial=trial(2, {"draft_length": 9}))], space, stock)
-    expect(
-        plain,
-        """
-genome         deployment    x AR   x stock   spread    tau   forced   change against stock
-───────────────────────────────────────────────────────────────────────────────────────────
-649a3503aebc   mine         1.50x     1.20x     2.1%   2.31      320   draft_length 6->9
-""",
-    )
-
-
-def test_archive_show(plain, trial, sample):
-    show_trial(plain.console, [trial(2, {"drafter": "none"}, samples=(sample,))])
-    assert plain.lines[1:6] == [
-        "  attention_path     matmul",
-        "  drafter            none",
-        "  linear_path        plain",
-        "  prefill_chunk      256",
-        "  threads            2",
-    ]
-    assert plain.lines[7:] == [
-        "#2 of run r1: ok, stage search, 2s",
-        "  operator           tpe",
-        "  parents            none",
-        "  speed              1.50x AR, 1.20x stock, spread 2.1%",
-        "  tokens a second    45.0 (AR 30.0)",
-        "  tau                2.31",
-        "  forced tokens      320 of 320, 1 near-tie",
-        "",
-        "prompt   role        repeat   tokens   seconds   steps   drafted   accepted   draft s   verify s",
-        "────────────────────────────────────────────────────────────────────────────────────────────────",
-        "chat-1   candidate        0       64     1.250      30       180         34     0.010      1.200",
-    ]
-
-
-def test_archive_show_of_a_mismatch(plain, trial):
-    forced = Forced(tokens=9, exact=8, near_ties=0, first_mismatch="chat-1 token 8: 88 for 91")
-    show_trial(plain.console, [trial(2, {}, Outcome.MISMATCH, reason="a\nb", forced=forced)])
-    assert plain.lines[-3:] == [
-        "  reason             a b",
-        "  forced tokens      8 of 9",
-        "  first mismatch     chat-1 token 8: 88 for 91",
-    ]
 
 
 def test_bench(plain):
