@@ -156,7 +156,7 @@ def _handler(name: str) -> Callable[[Any], int]:
         "archive top": commands.archive_top,
         "bench": commands.bench,
         "verify": commands.verify,
-        "doctor": commands.doctor,
+        "doctor": commands.run_doctor,
     }
     return handlers[name]
 

@@ -73,7 +73,7 @@ class TopEntry:
 
 _RUNS = """
     SELECT r.*,
-      (SELECT coalesce(sum(seconds), 0.0) FROM elapsed WHERE run_id = r.id) AS spent,
+      coalesce(sum(e.seconds), 0.0) AS spent,
       count(e.attempt_id) AS finished,
       coalesce(sum(e.outcome = 'ok'), 0) AS ok,
       max(CASE WHEN e.stage = 'search' THEN e.ratio_ar END) AS best,

@@ -31,12 +31,6 @@ _TABLES = (
         started TEXT NOT NULL DEFAULT {_NOW}
     )""",
     "CREATE INDEX run_by_name ON run (deployment_name, seq)",
-    """CREATE TABLE elapsed (
-        id INTEGER PRIMARY KEY,
-        run_id TEXT NOT NULL REFERENCES run (id),
-        seconds REAL NOT NULL CHECK (seconds >= 0 AND seconds < 1e12)
-    )""",
-    "CREATE INDEX elapsed_by_run ON elapsed (run_id)",
     f"""CREATE TABLE attempt (
         id INTEGER PRIMARY KEY,
         run_id TEXT NOT NULL REFERENCES run (id),
@@ -99,7 +93,7 @@ def _append_only(table: str) -> tuple[str, str]:
 
 
 _TRIGGERS = (
-    *(statement for table in ("meta", "run", "elapsed", "evaluation", "sample") for statement in _append_only(table)),
+    *(statement for table in ("meta", "run", "evaluation", "sample") for statement in _append_only(table)),
     *_append_only("descriptor_space"),
     _append_only("attempt")[0],
     """CREATE TRIGGER attempt_same BEFORE UPDATE ON attempt

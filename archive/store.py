@@ -144,15 +144,6 @@ class Archive:
             query = "UPDATE attempt SET state = 'stale' WHERE run_id = ? AND state = 'in_flight'"
             return self._db.execute(query, (run_id,)).rowcount
 
-    def add_elapsed(self, run_id: str, seconds: float) -> None:
-        """Adds wall time that the run has spent since the last call; called with every finished attempt."""
-        with self._transaction():
-            self._db.execute("INSERT INTO elapsed (run_id, seconds) VALUES (?, ?)", (run_id, seconds))
-
-    def elapsed(self, run_id: str) -> float:
-        """Seconds of wall time that the run has spent over all its sessions."""
-        return float(self.rows("SELECT coalesce(sum(seconds), 0.0) FROM elapsed WHERE run_id = ?", run_id)[0][0])
-
     def history(self, run_id: str) -> list[tuple[Attempt, Evaluation]]:
         """The finished attempts of a run with their samples, in order of attempt number, both stages."""
         return self._read(run_id, "")

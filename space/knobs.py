@@ -6,7 +6,7 @@ Every knob is lossless by declaration; token forcing checks that the declaration
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from space.errors import InputError, nearest
@@ -173,6 +173,19 @@ class KnobSpace:
             if order.low in full and order.high in full and full[order.low] > full[order.high]:  # type: ignore[operator]
                 full[order.low] = full[order.high]
         return full
+
+    def fixed(self, values: Knobs) -> "KnobSpace":
+        """This space with some knobs held at one value each, which becomes their default. InputError as validate."""
+        for name, value in values.items():
+            if not self.knob(name).domain.contains(value):
+                raise InputError(f"knob {name} = {value!r}: allowed is {self.knob(name).domain.describe()}")
+        knobs = tuple(
+            replace(knob, domain=ChoiceDomain(options=(values[knob.name],)), default=values[knob.name])
+            if knob.name in values
+            else knob
+            for knob in self.knobs
+        )
+        return replace(self, knobs=knobs)
 
     def parse(self, name: str, text: str) -> KnobValue:
         """Reads the value of a knob from the command line; InputError names knob, text and what is allowed."""

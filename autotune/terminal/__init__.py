@@ -12,7 +12,7 @@ from autotune.terminal.checked import (
 from autotune.terminal.console import complain, make_console, notice
 from autotune.terminal.live import BudgetView, TerminalObserver
 from autotune.terminal.remembered import show_detail, show_runs, show_top
-from autotune.terminal.start import StartBlock, show_start
+from autotune.terminal.start import StartBlock, show_knobs, show_start
 from autotune.terminal.summary import Summary, SystemRow, show_summary
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "show_bench",
     "show_checks",
     "show_detail",
+    "show_knobs",
     "show_runs",
     "show_start",
     "show_summary",

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from autotune.terminal.console import print_line
 from autotune.terminal.words import duration
+from space.knobs import KnobSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,15 @@ class StartBlock:
     archive: Path
     seed: int
     finished: int = 0
+
+
+def show_knobs(console: Console, space: KnobSpace) -> None:
+    """Prints what a run would choose from: one line a knob."""
+    for knob in space.knobs:
+        when = f"; when {knob.when.name} is {' or '.join(map(str, knob.when.values))}" if knob.when else ""
+        line = Text.assemble((f"  {knob.name:<17}", "cyan"), f"{knob.domain.describe()}, default {knob.default}{when}")
+        print_line(console, line)
+        print_line(console, f"  {'':<17}{knob.help}", style="dim")
 
 
 def show_start(console: Console, block: StartBlock) -> None:

@@ -33,20 +33,19 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def embedded_checkpoint(home: Path, say: Callable[[str], None]) -> Path:
-    """Returns the checkpoint folder of the embedded model, making it first where it is missing.
+def embedded_checkpoint(folder: Path, say: Callable[[str], None]) -> Path:
+    """Makes the checkpoint folder of the embedded model where it is missing, and returns it.
 
     Args:
-        home: the program's home folder; everything is kept under its models/.
+        folder: the checkpoint folder; the GGUF file is kept beside it.
         say: takes one line about each slow thing that is done.
 
     Raises:
         EngineError: no network and no file, a wrong checksum, or a full disk; the message names the file and its place.
     """
-    folder = home / "models" / "smollm2-135m-instruct"
     if (folder / "config.json").exists():
         return folder
-    source = home / "models" / GGUF_FILE
+    source = folder.parent / GGUF_FILE
     try:
         source.parent.mkdir(parents=True, exist_ok=True)
         if not source.exists():

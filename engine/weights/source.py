@@ -9,6 +9,8 @@ from engine.weights.gguf import convert_gguf
 from space.errors import EngineError
 
 EMBEDDED = "embedded:smollm2-135m"
+EMBEDDED_FOLDER = Path("models") / "smollm2-135m-instruct"
+"""Where the embedded checkpoint lies in the home folder."""
 
 
 def home_folder() -> Path:
@@ -23,7 +25,7 @@ def checkpoint_folder(source: str, home: Path, say: Callable[[str], None]) -> Pa
         EngineError: the source does not exist or cannot be read; the message says what is allowed.
     """
     if source == EMBEDDED:
-        return embedded_checkpoint(home, say)
+        return embedded_checkpoint(home / EMBEDDED_FOLDER, say)
     path = Path(source).expanduser()
     if path.is_dir():
         return path

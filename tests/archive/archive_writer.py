@@ -19,7 +19,6 @@ def main() -> None:
             number = archive.next_number("run-a")
             archive.begin_attempt(make.attempt(number))
             archive.finish_attempt(dataclasses.replace(make.ok(number), samples=samples))
-            archive.add_elapsed("run-a", 0.5)
             sys.stdout.write(f"{number}\n")  # said only once it is stored
             sys.stdout.flush()
 

@@ -104,17 +104,6 @@ class StoreConformance:
         store.finish_attempt(make.ok(2, "run-b"))
         assert [attempt.number for attempt, _ in store.history("run-a")] == [1, 2]
 
-    def test_elapsed_time_adds_up_per_run(self, store):
-        store.begin_run(make.run())
-        store.begin_run(make.run("run-b"))
-        assert store.elapsed("run-a") == 0
-        store.add_elapsed("run-a", 1.5)
-        store.add_elapsed("run-a", 2.25)
-        assert store.elapsed("run-a") == 3.75
-        assert store.elapsed("run-b") == 0
-        with pytest.raises(ArchiveError):
-            store.add_elapsed("run-a", -1.0)
-
     @pytest.mark.parametrize(
         ("evaluation", "message"),
         [

@@ -53,7 +53,6 @@ def test_kill_9_loses_at_most_what_was_in_flight(tmp_path):
             assert said <= len(numbers) <= said + 1
             assert all(len(evaluation.samples) == 9 * PROMPTS for _, evaluation in history)
             assert archive.rows("SELECT count(*) FROM sample")[0][0] == 9 * PROMPTS * len(numbers)
-            assert said - 1 <= archive.elapsed("run-a") / 0.5 <= len(numbers)
             assert archive.mark_stale("run-a") <= 1
             assert archive.rows("PRAGMA integrity_check")[0][0] == "ok"
 

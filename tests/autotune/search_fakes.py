@@ -78,7 +78,7 @@ def speed(knobs):
         near = (math.log2(length / 12)) ** 2 / 3 + (math.log2(knobs["suffix_depth"] / 32)) ** 2 / 6
         base = 1.0 + 0.9 * math.exp(-near - 4 * (knobs["min_probability"] - 0.3) ** 2)
     base *= 1.21 if knobs["linear_path"] == "packed" else 1.0
-    base *= 1.1 if knobs["attention_path"] == "sdpa" else 1.0
+    base *= 1.1 if knobs["linear_path"] == "packed" else 1.0
     return base * (0.8 + 0.05 * knobs["threads"])
 
 

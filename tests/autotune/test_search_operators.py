@@ -163,12 +163,12 @@ def test_tpe_avoids_what_failed_and_prefers_what_is_fast():
     history = random_history(SPACE, 60)
     history = [
         replace(t, evaluation=replace(t.evaluation, outcome=Outcome.MISMATCH, score=None, descriptor=None))
-        if t.attempt.genome.knobs["attention_path"] == "sdpa"
+        if t.attempt.genome.knobs["linear_path"] == "packed"
         else t
         for t in history
     ]
     drawn = [Tpe().propose(SPACE, history, random.Random(seed)).genome.knobs for seed in range(30)]
-    assert sum(k["attention_path"] == "sdpa" for k in drawn) <= 6  # a fair coin gives 15
+    assert sum(k["linear_path"] == "packed" for k in drawn) <= 6  # a fair coin gives 15
     assert fmean(map(speed, drawn)) > 1.15 * fmean(speed(t.attempt.genome.knobs) for t in history)
 
 
@@ -236,7 +236,6 @@ def test_the_landscape_has_its_optimum_where_it_says():
         "min_probability": 0.3,
         "threads": 4,
         "linear_path": "packed",
-        "attention_path": "sdpa",
     }
     top = speed(Genome.complete(SPACE, best).knobs)
     assert top == pytest.approx(2.53, abs=0.01)
