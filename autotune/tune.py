@@ -130,7 +130,7 @@ def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise InputError(
-            f"run {old.id} of {new.deployment_name} cannot be continued, these differ: {'; '.join(different[:3])}{more}\n"
+            f"run {old.id} of {new.deployment_name} cannot be continued: {'; '.join(different[:3])}{more}\n"
             "Start anew with --fresh (nothing is deleted), or undo the change."
         )
     archive.mark_stale(old.id)
