@@ -33,14 +33,14 @@ CONFIG = {
 
 
 def tiny_weights(seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random bf16 tensors by public name; scaled so that greedy text varies and then repeats itself."""
+    """Random bf16 tensors by public name; greedy text both varies and repeats itself."""
     generator = torch.Generator().manual_seed(seed)
     hidden, ffn, kv = CONFIG["hidden_size"], CONFIG["intermediate_size"], 32
 
     def random(*shape: int) -> torch.Tensor:
         return (torch.randn(shape, generator=generator) * shape[-1] ** -0.5).bfloat16()
 
-    tensors = {"model.embed_tokens.weight": random(CONFIG["vocab_size"], hidden) * 8}
+    tensors = {"model.embed_tokens.weight": random(CONFIG["vocab_size"], hidden)}
     tensors["model.norm.weight"] = torch.ones(hidden).bfloat16()
     for i in range(CONFIG["num_hidden_layers"]):
         layer = f"model.layers.{i}"
