@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from archive.base import Attempt, Evaluation, Sample
 from archive.export import EngineExport, read_export
 from archive.summary import median_seconds, summarise
@@ -13,7 +11,7 @@ from autotune.forcing import TokenForcing
 from autotune.measure import Baseline, MeasuringEvaluator
 from autotune.prepared import PreparedPrompt
 from autotune.session import Session, fresh_prompts
-from autotune.terminal import BenchReport, GroupLine, VerifyReport, notice, show_bench, show_verify
+from autotune.terminal import BenchReport, Console, GroupLine, VerifyReport, notice, show_bench, show_verify
 from autotune.tune import system_rows
 from engine.weights.source import home_folder
 from space.deployment import Deployment

@@ -11,8 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-
 from archive.base import Evaluation, RunRecord
 from archive.elites import cell_of
 from archive.evidence import build_export
@@ -32,6 +30,7 @@ from autotune.ranking import best
 from autotune.session import Baselines, LazyEvaluator, Session, deployment_prompts, full_space
 from autotune.terminal import (
     BudgetView,
+    Console,
     StartBlock,
     Summary,
     SystemRow,

@@ -163,12 +163,12 @@ def test_tpe_avoids_what_failed_and_prefers_what_is_fast():
     history = random_history(SPACE, 60)
     history = [
         replace(t, evaluation=replace(t.evaluation, outcome=Outcome.MISMATCH, score=None, descriptor=None))
-        if t.attempt.genome.knobs["linear_path"] == "packed"
+        if t.attempt.genome.knobs["prefill_chunk"] <= 128
         else t
         for t in history
     ]
     drawn = [Tpe().propose(SPACE, history, random.Random(seed)).genome.knobs for seed in range(30)]
-    assert sum(k["linear_path"] == "packed" for k in drawn) <= 6  # a fair coin gives 15
+    assert sum(k["prefill_chunk"] <= 128 for k in drawn) <= 6  # a fair coin gives 15
     assert fmean(map(speed, drawn)) > 1.15 * fmean(speed(t.attempt.genome.knobs) for t in history)
 
 
