@@ -20,7 +20,7 @@ from space.genome import Genome
 from space.outcome import Outcome
 from space.prompts import read_prompts
 
-_BENCH_PER_GROUP = 3
+_BENCH_PER_GROUP = 2
 _ALL = 1_000_000
 _TIMEOUT = 300.0
 
@@ -71,7 +71,7 @@ def bench(console: Console, config: Path) -> int:
     check = _Check(console, config)
     with check.session() as session:
         prompts = check.prompts(session, _BENCH_PER_GROUP)
-        notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, twice")
+        notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, three times")
         requests = session.requests()
         evaluation = MeasuringEvaluator(
             requests=requests,
