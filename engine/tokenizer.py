@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -24,6 +25,11 @@ def _text(token: str | dict[str, str]) -> str:
     return token if isinstance(token, str) else token["content"]
 
 
+def _refuse(reason: str) -> NoReturn:
+    """What templates call as `raise_exception`."""
+    raise TemplateError(reason)
+
+
 class ChatTokenizer:
     """The tokenizer of a checkpoint folder: tokenizer.json, and the template of tokenizer_config.json."""
 
@@ -38,8 +44,10 @@ class ChatTokenizer:
             raise EngineError(f"cannot read the tokenizer in {folder}: {error}") from error
         if not source:
             raise EngineError(f"{about_path} has no chat_template: this model cannot be asked in chat form")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
         try:
-            self._template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+            self._template = environment.from_string(source)
         except TemplateError as error:
             raise EngineError(f"the chat template in {folder} is no template: {error}") from error
         self._names = {name: _text(about[name]) for name in ("bos_token", "eos_token") if about.get(name)}

@@ -47,7 +47,9 @@ def test_capacity_is_rounded_up_to_blocks(tiny_model, asked, room):
     assert cache.keys.shape[2] == cache.values.shape[2] == room
 
 
-@pytest.mark.parametrize(("length", "rows", "span"), [(0, 1, 64), (63, 1, 64), (63, 2, 128), (64, 1, 128), (127, 1, 128)])
+@pytest.mark.parametrize(
+    ("length", "rows", "span"), [(0, 1, 64), (63, 1, 64), (63, 2, 128), (64, 1, 128), (127, 1, 128)]
+)
 def test_attention_reads_whole_blocks(tiny_model, length, rows, span):
     cache = KVCache(tiny_model.config, 128)
     cache.length = length

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.base import Settings
@@ -31,6 +31,7 @@ def naive_ngram(text, longest, shortest, limit):
     return []
 
 
+@settings(deadline=None)
 @given(texts, st.integers(1, 6), st.integers(0, 5), limits, st.lists(st.integers(0, 60), max_size=6))
 def test_ngram_finds_the_latest_occurrence_of_the_longest_ngram(text, shortest, more, limit, marks):
     drafter = NgramDrafter(longest=shortest + more, shortest=shortest)
@@ -86,6 +87,7 @@ def naive_suffix(text, depth, min_match, factor, floor, draft_length, limit):
     return draft
 
 
+@settings(deadline=None)
 @given(
     text=texts,
     depth=st.integers(1, 12),
@@ -108,8 +110,8 @@ def test_suffix_drafts_the_most_frequent_continuation(
         assert drafter.propose(limit) == expected
 
 
-def suffix(text, **settings):
-    about = {"depth": 8, "min_match": 1, "factor": 8.0, "min_probability": 0.0, "draft_length": 32} | settings
+def suffix(text, **changed):
+    about = {"depth": 8, "min_match": 1, "factor": 8.0, "min_probability": 0.0, "draft_length": 32} | changed
     drafter = SuffixDrafter(**about)
     drafter.extend(text)
     return drafter
@@ -164,6 +166,7 @@ def test_suffix_work_grows_with_the_text_not_with_its_square():
     assert visits(2000) < 2.2 * visits(1000)
 
 
+@settings(deadline=None)
 @given(texts, limits)
 def test_a_draft_never_exceeds_its_limit(text, limit):
     for name in ("ngram", "suffix"):

@@ -41,6 +41,7 @@ def assert_log_adds_up(generation):
     assert all(seconds >= 0 for seconds in (*log.draft_seconds, *log.verify_seconds))
 
 
+@settings(deadline=None)
 @given(
     drafting(),
     st.lists(st.integers(0, 3), min_size=1, max_size=90).map(tuple),
@@ -64,7 +65,7 @@ def test_speculation_emits_the_tokens_of_ar(speculative, prompt, max_tokens, sto
     assert torch.equal(ours.cache.values[:, :, committed], ar.cache.values[:, :, committed])
 
 
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 @given(drafting(), st.integers(1, 90), st.integers(1, 60), st.integers(0, 10**6), st.booleans())
 def test_speculation_on_a_real_forward_pass_passes_stock(tiny_model, speculative, length, max_tokens, seed, stops):
     """Every token is stock's own choice, up to the rounding of this machine's matrix kernels (none on AVX-512)."""
@@ -238,6 +239,7 @@ def test_more_context_than_the_model_has_is_refused(tiny_model):
     assert Decoder(tiny_model, 1024).generate(Request(prompt=(1,) * 1022, max_tokens=2), Settings()).tokens
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=8), st.data())
 def test_a_chain_commits_the_common_prefix_and_the_targets_next_token(draft, data):
     choices = data.draw(st.lists(st.integers(0, 3), min_size=len(draft) + 1, max_size=len(draft) + 1))
