@@ -149,7 +149,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
             os.replace(part, folder)
     except KeyError as error:
         raise EngineError(f"cannot convert {source}: the file has no key {error}") from error
-    except (OSError, SafetensorError, ValueError, IndexError) as error:
+    except (OSError, SafetensorError, ValueError, IndexError, NotImplementedError) as error:
         raise EngineError(
             f"cannot convert {source}: {error}\nRemove a damaged file, or free space, and retry."
         ) from error

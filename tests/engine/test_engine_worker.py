@@ -39,7 +39,7 @@ def test_a_stock_worker_answers_everything(tiny_folder, decoder):
     answer = decoder.generate(Request(prompt=PROMPT, max_tokens=12), Settings())
     lines = [
         GENERATE,
-        {**GENERATE, "knobs": {"drafter": "suffix", "draft_length": 8, "linear_path": "packed"}},
+        {**GENERATE, "knobs": {"drafter": "suffix", "draft_length": 8}},
         {"kind": "force", "prompt": PROMPT, "tokens": answer.tokens},
         NOISE,
         {**GENERATE, "stop_ids": [answer.tokens[0]]},
