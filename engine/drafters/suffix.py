@@ -45,7 +45,7 @@ class SuffixDrafter:
         self._states = [_State(length=0, link=-1)]
         self._last = 0
         self._near = 0
-        """The state of the text's suffix of `_reach` tokens, or of the whole text where that is shorter."""
+        """The state of the text's suffix of `_reach` tokens (of the whole text while shorter), or of a longer one."""
         self._size = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -69,9 +69,8 @@ class SuffixDrafter:
 
     def _count(self, token: int) -> None:
         states = self._states
-        # The split may have moved the near suffix into the clone, which is the old state's link.
-        near = states[self._shorten(self._near, min(self._reach, self._size - 1))].edges[token]
-        self._near = state = self._shorten(near, self._reach)
+        # A split may have left the near state with longer suffixes only: they too end here, and are shortened below.
+        self._near = state = self._shorten(states[self._near].edges[token], self._reach)
         while state > 0:
             states[state].count += 1
             states[state].last_end = self._size

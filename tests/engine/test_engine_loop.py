@@ -205,6 +205,14 @@ def test_after_many_rejections_the_cache_is_that_of_ar(decoder, scripted):
     torch.testing.assert_close(decoder.model.logits(decoder.rows(ar.tokens[-1:])), following, atol=NOISE, rtol=0)
 
 
+def test_threads_and_weight_layout_are_those_of_the_settings():
+    for threads, path in ((2, "packed"), (1, "plain")):
+        target = ExactTarget()
+        Decoder(target, 64).generate(Request(prompt=PROMPT, max_tokens=1), Settings(threads=threads, linear_path=path))
+        assert torch.get_num_threads() == threads
+        assert target.paths == [path]
+
+
 def test_requests_leave_nothing_behind(decoder):
     request = Request(prompt=some_prompt(30, seed=1), max_tokens=20)
     speculative = Settings(drafter="suffix", draft_length=8)

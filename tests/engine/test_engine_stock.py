@@ -89,8 +89,10 @@ def test_self_noise_sees_noise(stock, answer, monkeypatch):
     assert all(shift == pytest.approx(100.0, abs=0.2) for shift in noise.shifts)
 
 
-def test_stock_decodes_with_its_own_settings_whatever_ran_before(decoder, stock, answer):
-    decoder.generate(Request(prompt=PROMPT, max_tokens=5), Settings(drafter="suffix", draft_length=8))
+def test_stock_decodes_with_its_own_settings_whatever_ran_before(decoder, stock, answer, monkeypatch):
+    paths = []
+    monkeypatch.setattr(decoder.model, "use", paths.append)
     torch.set_num_threads(2)
     assert stock.force(PROMPT, answer).choices == answer
     assert torch.get_num_threads() == 1
+    assert paths == ["plain"]
