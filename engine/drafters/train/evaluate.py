@@ -19,7 +19,7 @@ from space.errors import InputError
 from space.prompts import Prompt
 
 _TEXTS = 10  # at once: their logits at every anchor are the largest tensor of an evaluation
-_NGRAM, _NGRAM_DRAFTS = 3, 8
+_NGRAMS, _NGRAM_DRAFTS = (3, 2, 1), 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class SetScore:
     """One prompt set: tokens per target step, bonus included, over all prompts together.
 
     `tau` drafts over the whole vocabulary, `tau_candidates` over the 64 best tokens by E h, `ngram` copies what
-    followed the last 3 tokens before. coverage[i][k]: share of true tokens at position k + 1 among the best TOPS[i],
-    given the true previous token.
+    followed the last 3, else 2, else 1 tokens before. coverage[i][k]: share of true tokens at position k + 1 among
+    the best TOPS[i], given the true previous token.
     """
 
     prompts: int
@@ -56,15 +56,15 @@ def ngram_accepted(text: Sequence[int], first: int) -> list[int]:
     """For each answer token (from index `first`), how many copied drafts hold: the baseline every drafter must beat."""
     last: dict[tuple[int, ...], int] = {}
     accepted = []
-    for at in range(_NGRAM - 1, len(text)):
-        key = tuple(text[at - _NGRAM + 1 : at + 1])
+    for at in range(len(text)):
+        keys = [tuple(text[at - n + 1 : at + 1]) for n in _NGRAMS if n <= at + 1]
         if at >= first:
-            found, count = last.get(key, at), 0
+            found, count = next((last[key] for key in keys if key in last), at), 0
             limit = min(_NGRAM_DRAFTS, at - found, len(text) - 1 - at)  # only committed text is copied
             while count < limit and text[found + count + 1] == text[at + count + 1]:
                 count += 1
             accepted.append(count)
-        last[key] = at
+        last |= dict.fromkeys(keys, at)
     return accepted
 
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.drafters.dflash import rotary, rotate
+from engine.drafters.dflash import Rotary, rotary, rotate
+from engine.drafters.train.slot_attention import slot_attention
 from space.errors import EngineError
 
 
@@ -48,7 +49,6 @@ class SlotCache:
         shape = (c.num_layers, 2, slots, c.num_kv_heads, length, c.head_dim)
         self.data = torch.zeros(shape, dtype=target.embedding.dtype, device=target.device)
         self.slots = torch.arange(slots, device=target.device)
-        self.columns = torch.arange(length, device=target.device)
 
 
 class Target:
@@ -56,6 +56,9 @@ class Target:
 
     def __init__(self, config: TargetConfig, weights: Mapping[str, Tensor], device: torch.device) -> None:
         self.config, self.device = config, device
+        # Half of a small model's time goes to small element-wise kernels: on a GPU they are fused.
+        fuse = torch.compile(dynamic=True) if device.type == "cuda" else lambda plain: plain
+        self._before, self._after = fuse(self._qkv), fuse(self._finish)
 
         def take(name: str) -> Tensor:
             if name not in weights:
@@ -82,7 +85,7 @@ class Target:
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
-    def _qkv(self, x: Tensor, layer: _Layer, table: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _qkv(self, x: Tensor, layer: _Layer, table: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         heads = F.linear(self._normed(x, layer.attention_norm), layer.qkv).view(*x.shape[:-1], -1, c.head_dim)
         turned, v = torch.split(heads.transpose(1, 2), [c.num_heads + c.num_kv_heads, c.num_kv_heads], 1)
@@ -94,7 +97,7 @@ class Target:
         gate, up = F.linear(self._normed(x, layer.mlp_norm), layer.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, layer.down)
 
-    def _table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _table(self, positions: Tensor) -> Rotary:
         return rotary(positions, self.config.head_dim, self.config.rope_theta)
 
     @torch.no_grad()
@@ -108,11 +111,11 @@ class Target:
         x, kept = self.embedding[tokens], []
         table = self._table(torch.arange(tokens.shape[1], device=self.device)[None])
         for i, layer in enumerate(self._layers[: max(taps) + 1]):
-            q, k, v = self._qkv(x, layer, table)
+            q, k, v = self._before(x, layer, table)
             groups = c.num_heads // c.num_kv_heads
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = self._finish(x, mixed.transpose(1, 2).flatten(2), layer)
+            x = self._after(x, mixed.transpose(1, 2).flatten(2), layer)
             if i in taps:
                 kept.append(x)
         return torch.cat(kept, -1)
@@ -127,19 +130,15 @@ class Target:
     def decode(self, tokens: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
         """Logits [slots, vocabulary] after one token a slot, written to the cache at `positions` [slots].
 
-        The query heads of a group are rows of one attention call, so that keys are read once a group. Shapes and
-        addresses never change: the call can be captured in a CUDA graph.
+        Shapes and addresses never change: the call can be captured in a CUDA graph.
         """
         c = self.config
         x, table = self.embedding[tokens][:, None], self._table(positions[:, None])
-        groups = c.num_heads // c.num_kv_heads
-        mask = torch.zeros(len(tokens), len(cache.columns), dtype=x.dtype, device=self.device)
-        mask = mask.masked_fill(cache.columns > positions[:, None], -torch.inf)[:, None, None].expand(-1, 1, groups, -1)
         for layer, (keys, values) in zip(self._layers, cache.data, strict=True):
-            q, k, v = self._qkv(x, layer, table)
+            q, k, v = self._before(x, layer, table)
             keys[cache.slots, :, positions] = k[:, :, 0]
             values[cache.slots, :, positions] = v[:, :, 0]
-            q = q.reshape(-1, c.num_kv_heads, groups, c.head_dim)
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-            x = self._finish(x, mixed.reshape(len(tokens), 1, -1), layer)
+            q = q.reshape(len(tokens), c.num_kv_heads, -1, c.head_dim)
+            mixed = slot_attention(q, keys, values, positions)
+            x = self._after(x, mixed.reshape(len(tokens), 1, -1), layer)
         return F.linear(self._normed(x[:, 0], self.norm), self.head)

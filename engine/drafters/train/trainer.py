@@ -18,7 +18,7 @@ from engine.drafters.train.objective import judge, objective
 from engine.drafters.train.options import TrainOptions
 from engine.drafters.train.target import Target
 
-_LOOKS = 20  # times a run measures held-out acceptance and saves itself
+_LOOKS = 15  # times a run measures held-out acceptance and saves itself
 _LOG_EVERY = 50
 _log = structlog.get_logger()
 
@@ -86,6 +86,8 @@ class Trainer:
 
     def train(self, stop_at: float = 1.0) -> None:
         """Trains until `progress` reaches stop_at, measuring and saving on the way."""
+        if self.progress >= stop_at:
+            return
         before = self._random.get_state()
         self._backward()  # compiles; the clock starts after it, and the batch is drawn again
         self._clear()
