@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from space.errors import EngineError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,9 @@ class Settings:
     suffix_min_match: int = 1
     suffix_factor: float = 1.0
     min_probability: float = 0.1
+    markov_candidates: int = 64
+    draft_vocabulary: int = 0
+    suffix_first: int = 0
     threads: int = 1
     linear_path: str = "plain"
     prefill_chunk: int = 256
@@ -64,8 +70,16 @@ class Generation:
 class Drafter(Protocol):
     """Proposes a continuation. One instance serves one request; it sees committed tokens only."""
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Takes newly committed tokens: the prompt first, then each step's."""
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """0-based target layers whose outputs it reads, ascending; empty for a drafter that reads text only."""
+
+    def extend(self, tokens: Sequence[int], taps: "Tensor | None" = None) -> None:
+        """Takes newly committed tokens: the prompt with the first new token, then each step's.
+
+        `taps` are the tapped outputs, [rows, len(self.taps) * hidden], of the positions that the target processed for
+        them: after each call, of every committed token but the newest. None for a drafter without taps.
+        """
 
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` drafted tokens, most likely chain; may be empty."""

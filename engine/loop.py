@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.base import Generation, Request, Settings, StepLog
 from engine.cache import KVCache
 from engine.drafters import make_drafter
+from engine.drafters.dflash import DFlash
 from engine.models.llama import Llama
 from engine.verify.chain import greedy_chain
 from space.errors import EngineError
@@ -16,8 +17,8 @@ from space.errors import EngineError
 class Decoder:
     """Decodes one request at a time on one model; its cache is allocated once."""
 
-    def __init__(self, model: Llama, max_context: int) -> None:
-        """Takes a loaded model and the longest sequence, prompt and output together, in tokens.
+    def __init__(self, model: Llama, max_context: int, dflash: DFlash | None = None) -> None:
+        """Takes a loaded model, the longest sequence (prompt and output) in tokens, and a DFlash drafter if there is one.
 
         Raises:
             EngineError: the model has fewer positions.
@@ -25,6 +26,7 @@ class Decoder:
         if max_context > model.config.max_position:
             raise EngineError(f"max_context {max_context}: this model has {model.config.max_position} positions")
         self.model = model
+        self._dflash = dflash
         self._max_context = max_context
         self.cache = KVCache(model.config, max_context)
 
@@ -36,52 +38,66 @@ class Decoder:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
         self._prepare(request, settings)
-        drafter = make_drafter(settings)
-        tokens = [int(self.prefill(request.prompt, settings.prefill_chunk).argmax())]
+        drafter = make_drafter(settings, self.model, self._dflash)
+        taps = drafter.taps if drafter is not None else ()
+        logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
+        tokens = [int(logits.argmax())]
         if drafter is not None:
-            drafter.extend(request.prompt)
-            drafter.extend(tokens)
+            drafter.extend((*request.prompt, *tokens), tapped)
         log = StepLog()
         while tokens[-1] not in request.stop_ids and len(tokens) < request.max_tokens:
             started = time.perf_counter()
             room = min(settings.draft_length, request.max_tokens - len(tokens) - 1)
             draft = drafter.propose(room) if drafter is not None and room > 0 else []
             drafted = time.perf_counter()
-            commit = self._until_stop(self.verify(tokens[-1], draft), request.stop_ids)
+            commit, tapped = self._verify(tokens[-1], draft, taps)
+            commit = self._until_stop(commit, request.stop_ids)
             tokens += commit
+            verified = time.perf_counter()
             if drafter is not None:
-                drafter.extend(commit)
+                drafter.extend(commit, tapped)
             log.drafted.append(len(draft))
             log.accepted.append(len(commit) - 1)
-            log.draft_seconds.append(drafted - started)
-            log.verify_seconds.append(time.perf_counter() - drafted)
+            log.draft_seconds.append(drafted - started + time.perf_counter() - verified)
+            log.verify_seconds.append(verified - drafted)
         finish = "stop" if tokens[-1] in request.stop_ids else "length"
         return Generation(tokens=tuple(tokens), finish=finish, log=log)
 
     def prefill(self, prompt: tuple[int, ...], chunk: int) -> Tensor:
         """Runs the prompt through the model in chunks; returns [1, vocab] logits of the first new token."""
-        self.cache.reset()
-        hidden = None
-        for start in range(0, len(prompt), chunk):
-            hidden = self.rows(prompt[start : start + chunk])
-            self.cache.commit(list(range(hidden.shape[0])))
-        if hidden is None:
-            raise EngineError("the prompt is empty: give at least one token")
-        return self.model.logits(hidden[-1:])
-
-    def verify(self, last: int, draft: list[int]) -> list[int]:
-        """One target pass over the last committed token and a drafted chain; returns the tokens to commit."""
-        hidden = self.rows((last, *draft))
-        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
-        commit = greedy_chain(draft, choices)
-        self.cache.commit(list(range(len(commit))))
-        return commit
+        return self._prefill(prompt, chunk, ())[0]
 
     def rows(self, tokens: tuple[int, ...]) -> Tensor:
         """One forward pass over a chain of tokens behind the committed ones: [rows, hidden]. Commits nothing."""
+        return self._rows(tokens, ())[0]
+
+    def _prefill(self, prompt: tuple[int, ...], chunk: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """Logits of the first new token, and the tapped outputs of all prompt positions."""
+        if not prompt:
+            raise EngineError("the prompt is empty: give at least one token")
+        self.cache.reset()
+        tapped = []
+        for start in range(0, len(prompt), chunk):
+            hidden, part = self._rows(prompt[start : start + chunk], taps)
+            self.cache.commit(list(range(hidden.shape[0])))
+            tapped += [part] if part is not None else []
+        return self.model.logits(hidden[-1:]), torch.cat(tapped) if tapped else None
+
+    def _verify(self, last: int, draft: list[int], taps: tuple[int, ...]) -> tuple[list[int], Tensor | None]:
+        """One target pass over the last committed token and a drafted chain.
+
+        Returns the tokens to commit, and the tapped outputs of the positions that were committed by it.
+        """
+        hidden, tapped = self._rows((last, *draft), taps)
+        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
+        commit = greedy_chain(draft, choices)
+        self.cache.commit(list(range(len(commit))))
+        return commit, tapped[: len(commit)] if tapped is not None else None
+
+    def _rows(self, tokens: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         start = self.cache.length
         positions = torch.arange(start, start + len(tokens))
-        return self.model.forward(torch.tensor(tokens), positions, self.cache)
+        return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, taps=taps)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
         if request.max_tokens < 1:

@@ -7,30 +7,38 @@ from space.knobs import ChoiceDomain, Condition, FloatDomain, IntDomain, Knob, K
 
 SPACE_VERSION = 1
 
-_SPECULATES = Condition(name="drafter", values=("ngram", "suffix"))
 _NGRAM = Condition(name="drafter", values=("ngram",))
 _SUFFIX = Condition(name="drafter", values=("suffix",))
+_DFLASH = Condition(name="drafter", values=("dflash",))
 
 
-def cpu_space(cores: int | None = None) -> KnobSpace:
-    """The knobs of a CPU deployment; `cores` bounds the thread count (default: this machine's)."""
+def cpu_space(cores: int | None = None, *, neural: bool = False) -> KnobSpace:
+    """The knobs of a CPU deployment.
+
+    Args:
+        cores: bounds the thread count (default: this machine's).
+        neural: the deployment has a drafter checkpoint, so `dflash` is an option.
+    """
     threads = cores or os.cpu_count() or 1
+    drafters = ("none", "ngram", "suffix", "dflash") if neural else ("none", "ngram", "suffix")
+    speculates = Condition(name="drafter", values=drafters[1:])
+    matches = Condition(name="drafter", values=("suffix", "dflash") if neural else ("suffix",))
     return KnobSpace(
         version=SPACE_VERSION,
         knobs=(
             Knob(
                 name="drafter",
-                domain=ChoiceDomain(options=("none", "ngram", "suffix")),
+                domain=ChoiceDomain(options=drafters),
                 default="ngram",
                 gap="acceptance",
-                help="who proposes tokens: nobody (AR), prompt lookup, or a suffix automaton over prompt and output",
+                help="who proposes tokens: nobody (AR), prompt lookup, a suffix automaton, or the neural drafter",
             ),
             Knob(
                 name="draft_length",
                 domain=IntDomain(low=1, high=32, log=True),
                 default=6,
                 gap="waste",
-                when=_SPECULATES,
+                when=speculates,
                 help="most tokens drafted a step",
             ),
             Knob(
@@ -54,7 +62,7 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
                 domain=IntDomain(low=2, high=64, log=True),
                 default=24,
                 gap="acceptance",
-                when=_SUFFIX,
+                when=matches,
                 help="longest context suffix that is matched",
             ),
             Knob(
@@ -70,7 +78,7 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
                 domain=FloatDomain(low=0.5, high=8.0, step=0.5),
                 default=1.0,
                 gap="waste",
-                when=_SUFFIX,
+                when=matches,
                 help="most drafted tokens per matched token",
             ),
             Knob(
@@ -78,9 +86,10 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
                 domain=FloatDomain(low=0.0, high=0.9, step=0.05),
                 default=0.1,
                 gap="waste",
-                when=_SUFFIX,
+                when=matches,
                 help="a draft ends where its estimated probability falls below this",
             ),
+            *(_dflash_knobs() if neural else ()),
             Knob(
                 name="threads",
                 domain=IntDomain(low=1, high=threads),
@@ -104,6 +113,35 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
             ),
         ),
         orders=(Order(low="ngram_min", high="ngram_max"),),
+    )
+
+
+def _dflash_knobs() -> tuple[Knob, ...]:
+    return (
+        Knob(
+            name="markov_candidates",
+            domain=IntDomain(low=4, high=128, log=True),
+            default=64,
+            gap="draft",
+            when=_DFLASH,
+            help="tokens a position that the Markov head rescores",
+        ),
+        Knob(
+            name="draft_vocabulary",
+            domain=ChoiceDomain(options=(0, 8192, 16384, 32768)),
+            default=0,
+            gap="draft",
+            when=_DFLASH,
+            help="token ids below this may be drafted, the most frequent ones; 0 means all",
+        ),
+        Knob(
+            name="suffix_first",
+            domain=IntDomain(low=0, high=16),
+            default=0,
+            gap="acceptance",
+            when=_DFLASH,
+            help="a repeated suffix of this many tokens drafts instead of the neural drafter; 0 means never",
+        ),
     )
 
 

@@ -26,6 +26,12 @@ class Target(_Strict):
     max_context: int = Field(default=2048, ge=128, le=131072)
 
 
+class DrafterSource(_Strict):
+    """A trained drafter for the target. `source` is `bundled:smollm2-135m-dflash` or a folder in DFlash layout."""
+
+    source: str
+
+
 class Hardware(_Strict):
     """The device that the deployment runs on."""
 
@@ -56,6 +62,7 @@ class Deployment(_Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     description: str
     target: Target
+    drafter: DrafterSource | None = None
     hardware: Hardware
     workload: Workload
     budget: BudgetDefaults = BudgetDefaults()

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from engine.drafters.dflash import DFlash, DFlashConfig
+from engine.models.config import LlamaConfig
 from space.errors import EngineError, nearest
 
 TIED = "tied_markov"
@@ -140,6 +141,15 @@ def _fit(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
                 f"{path}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}; "
                 f"config.json asks for {want.dtype} {list(want.shape)}"
             )
+
+
+def fitting_drafter(folder: Path, target: LlamaConfig) -> DFlash:
+    """Loads a drafter and refuses it where it was made for another target."""
+    model = load_drafter(folder)
+    check_target(
+        model.config, hidden_size=target.hidden, vocab_size=target.vocab, num_layers=target.layers
+    )
+    return model
 
 
 def check_target(config: DFlashConfig, *, hidden_size: int, vocab_size: int, num_layers: int) -> None:

@@ -5,6 +5,8 @@ Idea: Saxena, prompt lookup decoding (2023); also vLLM's n-gram speculation.
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 
 class NgramDrafter:
     """Looks up n-grams of `shortest` to `longest` tokens in prompt and output."""
@@ -15,7 +17,12 @@ class NgramDrafter:
         self._text: list[int] = []
         self._next: dict[tuple[int, ...], int] = {}
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """None: it reads text only."""
+        return ()
+
+    def extend(self, tokens: Sequence[int], taps: Tensor | None = None) -> None:
         """Takes committed tokens. An n-gram is known once a token follows it."""
         for token in tokens:
             position = len(self._text)

@@ -8,6 +8,8 @@ Counting every suffix of a repetitive text would take quadratic time: only those
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 
 @dataclass(slots=True)
 class _State:
@@ -48,7 +50,12 @@ class SuffixDrafter:
         """The state of the text's suffix of `_reach` tokens (of the whole text while shorter), or of a longer one."""
         self._size = 0
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """None: it reads text only."""
+        return ()
+
+    def extend(self, tokens: Sequence[int], taps: Tensor | None = None) -> None:
         """Takes committed tokens; amortised constant time a token, plus at most `depth + draft_length` counts."""
         for token in tokens:
             self._append(token)

@@ -56,6 +56,17 @@ class Llama:
         self.head.use(linear_path)
 
     def forward(self, tokens: Tensor, positions: Tensor, cache: KVCache, visible: Tensor | None = None) -> Tensor:
+        """The final hidden states of `forward_tapped`."""
+        return self.forward_tapped(tokens, positions, cache, visible)[0]
+
+    def forward_tapped(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        visible: Tensor | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor | None]:
         """Runs rows through the model and writes their keys and values behind the cache's committed positions.
 
         Args:
@@ -64,22 +75,27 @@ class Llama:
             cache: the request's cache; the caller commits the rows that it keeps.
             visible: [rows, rows] bool, True where a row sees another of these rows (itself included);
                 None means a chain: each row sees the ones before it.
+            taps: 0-based layers whose outputs are wanted as well.
 
         Returns:
-            [rows, hidden] bf16 final hidden states, normalised.
+            [rows, hidden] bf16 final hidden states, normalised; and the tapped outputs side by side,
+            [rows, len(taps) * hidden] bf16, or None without taps.
         """
         rows = tokens.shape[0]
         mask = self._mask(rows, cache, visible)
         rotation = self._rotation[positions]
         span = cache.span(rows)
         x = self.embedding[tokens]
+        tapped = []
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
             x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, span, cache))
             gate_up = layer.gate_up(self._normalise(x, layer.ffn_norm))
             gate = gate_up[:, : self.config.ffn].contiguous()
             x = x + layer.down(functional.silu(gate).mul_(gate_up[:, self.config.ffn :]))
-        return self._normalise(x, self.norm)
+            if index in taps:
+                tapped.append(x)
+        return self._normalise(x, self.norm), torch.cat(tapped, -1) if tapped else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] bf16 to [rows, vocab] fp32 logits (bf16 products, widened)."""

@@ -9,6 +9,8 @@ from engine.weights.gguf import convert_gguf
 from space.errors import EngineError
 
 EMBEDDED = "embedded:smollm2-135m"
+_BUNDLED = Path(__file__).resolve().parent.parent / "drafters" / "bundled" / "smollm2-135m-dflash"
+BUNDLED_DRAFTER = "bundled:smollm2-135m-dflash"
 EMBEDDED_FOLDER = Path("models") / "smollm2-135m-instruct"
 """Where the embedded checkpoint lies in the home folder."""
 
@@ -36,3 +38,15 @@ def checkpoint_folder(source: str, home: Path, say: Callable[[str], None]) -> Pa
             convert_gguf(path, folder)
         return folder
     raise EngineError(f"target source {source!r} is not here: give {EMBEDDED!r}, a .gguf file or a checkpoint folder")
+
+
+def drafter_folder(source: str) -> Path:
+    """Returns the checkpoint folder of a drafter: the bundled one, or a folder.
+
+    Raises:
+        EngineError: there is no such folder; the message says what is allowed.
+    """
+    path = _BUNDLED if source == BUNDLED_DRAFTER else Path(source).expanduser()
+    if not (path / "config.json").is_file():
+        raise EngineError(f"drafter source {source!r} is not here: give {BUNDLED_DRAFTER!r} or a checkpoint folder")
+    return path
