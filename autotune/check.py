@@ -82,6 +82,9 @@ def bench(console: Console, config: Path) -> int:
             search=(),
             confirm=prompts,
         ).evaluate(_attempt(check.genome), "confirm")
+    if evaluation.forced is not None and evaluation.forced.first_mismatch:
+        show_verify(console, VerifyReport(config=config, prompts=len(prompts), forced=evaluation.forced))
+        return 1
     if evaluation.outcome is not Outcome.OK:
         raise EngineError(f"{config}: {evaluation.outcome}: {evaluation.reason}")
     groups = tuple(_group_line(name, evaluation, prompts) for name in dict.fromkeys(p.group for p in prompts))

@@ -44,6 +44,10 @@ class RequestFailed(WorkerError):
         self.outcome = outcome
 
 
+class RequestRefused(RequestFailed):
+    """The worker says that it cannot answer this request; it lives on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How a worker is started. `module` is run with `python -m`; tests put broken candidates there."""
@@ -97,7 +101,11 @@ class WorkerClient:
             start_new_session=True,
         )
         self._buffer = b""
-        self._ready = self._expect(Ready, _START_SECONDS)
+        try:
+            self._ready = self._expect(Ready, _START_SECONDS)
+        except RequestRefused:
+            self.close()
+            raise
         return self._ready
 
     def generate(self, request: Generate, timeout: float) -> tuple[Generated, float]:
@@ -136,16 +144,28 @@ class WorkerClient:
         process = self._process
         if process is None or process.stdin is None:
             raise WorkerError("the worker is not running")
+        if self._buffer or self._has_spoken():
+            self.close()
+            raise RequestFailed(Outcome.RUNTIME, "the worker answered before it was asked")
         try:
             process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
 
+    def _has_spoken(self) -> bool:
+        """True when something lies in the pipe: an answer, or the end of the process, which shows on writing."""
+        process = self._process
+        if process is None or process.stdout is None or process.poll() is not None:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
     def _expect(self, kind: type[Reply], timeout: float) -> Reply:
         reply = self._parse(self._read_line(timeout))
         if isinstance(reply, Failed):
-            raise RequestFailed(Outcome(reply.outcome), reply.reason)
+            raise RequestRefused(Outcome(reply.outcome), reply.reason)
         if not isinstance(reply, kind):
             self.close()
             raise RequestFailed(Outcome.RUNTIME, f"the worker answered {reply.kind!r} instead of {kind.__name__}")

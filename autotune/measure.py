@@ -140,7 +140,7 @@ class MeasuringEvaluator:
 
     def _run_search(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
         prompts, requests = self._search, self._requests
-        requests.warm_up(attempt.genome, prompts[0])
+        requests.warm_up(attempt.genome, prompts[0], self._patience(prompts[0]))
         probes = {(attempt.number * _AR_PROBES + i) % len(prompts) for i in range(_AR_PROBES)}
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
@@ -155,7 +155,7 @@ class MeasuringEvaluator:
         return samples, self._forced(verdicts)
 
     def _run_confirm(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
-        self._requests.warm_up(attempt.genome, self._confirm[0])
+        self._requests.warm_up(attempt.genome, self._confirm[0], self._patience(self._confirm[0]))
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
         for repeat in range(_CONFIRM_REPEATS):
@@ -174,12 +174,15 @@ class MeasuringEvaluator:
 
     def _candidate(self, attempt: Attempt, prompt: PreparedPrompt, repeat: int, verdicts: list[Verdict]) -> Sample:
         """Times one answer and judges it at once: a mismatch ends the evaluation."""
-        slow = 10.0 + 8.0 * self._baseline.seconds("ar").get(prompt.id, 30.0)
-        timed = self._requests.candidate(attempt.genome, prompt, repeat, slow)
+        timed = self._requests.candidate(attempt.genome, prompt, repeat, self._patience(prompt))
         verdicts.append(self._forcing.judge(prompt, timed.answer, self._requests.max_tokens))
         if verdicts[-1].mismatch:
             raise _Broken(self._forcing.total(verdicts))
         return timed.sample
+
+    def _patience(self, prompt: PreparedPrompt) -> float:
+        """Seconds after which a candidate hangs: several times what AR took, where that is known."""
+        return 10.0 + 8.0 * self._baseline.seconds("ar").get(prompt.id, 30.0)
 
     def _forced(self, verdicts: Sequence[Verdict]) -> Forced:
         forced = self._forcing.total(verdicts)

@@ -48,6 +48,8 @@ from space.errors import InputError
 from space.knobs import KnobSpace
 from space.prompts import PromptSplit
 
+_STOPPED = "stopped before anything was confirmed; the same command continues"
+_UNCONFIRMED = "nothing to export: no candidate was confirmed; see python run.py archive list, then archive show RUN"
 _NAMES = {"ar": "AR", "stock": "stock", "candidate": "best"}
 
 
@@ -127,6 +129,9 @@ def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
         archive.begin_run(new)
         return new
     different = _differences(old, new)
+    if different and not archive.history(old.id):
+        archive.begin_run(new)  # nothing to lose: it never got to an evaluation, perhaps for what was just corrected
+        return new
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise InputError(
@@ -217,9 +222,11 @@ class _Job:
 
     def _tell(self, archive: Archive, run: RunRecord, result: SearchResult, split: PromptSplit) -> int:
         export = None
+        stopped = result.ended is Ended.STOPPED
         if result.winner is not None:
             export = default_export(self.deployment.name)
-            write_export(export, build_export(run, archive.history(run.id), split.confirm))
+            genome = result.winner.attempt.genome
+            write_export(export, build_export(run, archive.history(run.id), split.confirm, genome.id))
         summary = Summary(
             deployment=f"{self.deployment.name}, confirmed on {len(split.confirm)} prompts that the search never saw",
             seconds=sum(trial.evaluation.seconds for trial in result.trials),
@@ -227,9 +234,10 @@ class _Job:
             counts=outcome_counts(archive, run.id),
             best=result.winner.attempt.genome if result.winner else None,
             export=export,
+            without=_STOPPED if stopped else _UNCONFIRMED,
         )
         show_summary(self.console, summary)
-        return 130 if result.ended is Ended.STOPPED else 0
+        return 130 if stopped else int(result.winner is None)
 
     def _say(self, text: str) -> None:
         notice(self.console, text)
@@ -257,5 +265,5 @@ def system_rows(evaluation: Evaluation) -> tuple[SystemRow, ...]:
 
 
 def tune(console: Console, options: TuneOptions) -> int:
-    """Runs the main job; returns the exit code: 0, or 130 after Ctrl-C."""
+    """Runs the main job; returns the exit code: 0, 1 when nothing could be confirmed, or 130 after Ctrl-C."""
     return _Job(console, options).run()
