@@ -30,7 +30,7 @@ class SystemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The result of a run. `rows` is empty and `best` and `export` are None when nothing is confirmed; see `without`."""
+    """The result of a run. When nothing is confirmed, `rows` is empty, the rest None, and `without` says why."""
 
     deployment: str
     seconds: float
