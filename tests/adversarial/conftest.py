@@ -45,22 +45,18 @@ def court(calm, deployment, tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def real_court(calm, tmp_path_factory):
-    """The shipped model on two prompts that make drafters draft."""
+    """The shipped model on a prompt whose answer drafters often get wrong."""
     cached = home_folder() / EMBEDDED_FOLDER
     if not (cached / "config.json").exists():
         pytest.skip(f"the embedded model is not cached at {cached}; the main job fetches it")
     prompts = tmp_path_factory.mktemp("real") / "prompts.jsonl"
-    texts = (
-        "Repeat this three times: the red fox sees the blue fox.",
-        "Write a long story about a river, a bridge and a town.",
-    )
+    texts = ("Write a long story about a river, a bridge and a town.", "Say hello.")
     lines = [
-        {"id": f"p{i}", "group": "all", "messages": [{"role": "user", "content": text}]}
-        for i, text in enumerate((*texts, "Say hello."))
+        {"id": f"p{i}", "group": "all", "messages": [{"role": "user", "content": text}]} for i, text in enumerate(texts)
     ]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     shipped = find_deployment("cpu-smollm2")
-    workload = shipped.workload.model_copy(update={"prompts": str(prompts), "search_per_group": 2, "max_tokens": 96})
+    workload = shipped.workload.model_copy(update={"prompts": str(prompts), "max_tokens": 80})
     small = shipped.model_copy(update={"workload": workload})
     with Session(small, home_folder(), lambda text: None) as one:
         yield Court(one, small)

@@ -2,9 +2,11 @@
 
 import contextlib
 from dataclasses import replace
+from functools import cached_property
 
 from archive.base import Attempt
 from autotune.client import WorkerClient
+from autotune.measure import MeasuringEvaluator
 from autotune.session import Session, deployment_prompts
 from space.catalog import cpu_space
 from space.deployment import Deployment
@@ -19,18 +21,22 @@ def attempt(genome: Genome = DRAFTS_OFTEN, number: int = 1) -> Attempt:
 
 
 class Court:
-    """One session, whose stock worker serves every case; each candidate gets a process of its own."""
+    """One session: stock is started and measured once; each candidate gets a process of its own."""
 
     def __init__(self, session: Session, deployment: Deployment) -> None:
         self._session = session
         self._split = deployment_prompts(deployment)[1]
-        self._launch = session._candidate._launch
+
+    @cached_property
+    def _evaluator(self) -> MeasuringEvaluator:
+        return self._session.evaluator(self._split)
 
     @contextlib.contextmanager
     def evaluator(self, module: str):
-        with WorkerClient(replace(self._launch, module=module)) as candidate:
-            self._session._candidate = candidate
-            yield self._session.evaluator(self._split)
+        """The evaluator with another candidate's process in the place of the session's own."""
+        with WorkerClient(replace(self._session._candidate._launch, module=module)) as candidate:
+            self._evaluator._requests._candidate = candidate
+            yield self._evaluator
 
     def judge(self, module: str, genome: Genome = DRAFTS_OFTEN, stage: str = "search"):
         with self.evaluator(module) as evaluator:

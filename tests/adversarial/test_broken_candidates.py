@@ -1,8 +1,9 @@
 """Every cheat must end as a mismatch; no honest candidate may."""
 
 import pytest
-from court import DRAFTS_OFTEN, SPACE, attempt
+from court import SPACE, attempt
 
+from autotune.session import Session, deployment_prompts
 from space.genome import Genome
 from space.outcome import Outcome
 
@@ -62,13 +63,16 @@ def test_honest_candidates_are_ok(court):
     assert max(taus) > 1.2, "nothing was accepted, so nothing was tested"
 
 
-@pytest.mark.parametrize("module", ["cheat_careless_verifier", "cheat_repeats_last_token"])
-def test_a_cheat_on_the_shipped_model_is_a_mismatch(real_court, module):
-    evaluation = real_court.judge(module, DRAFTS_OFTEN)
-    assert evaluation.outcome is Outcome.MISMATCH, evaluation.reason
-    assert "logits below stock's" in evaluation.reason
+def test_on_the_shipped_model(real_court):
+    for module in ("cheat_careless_verifier", "cheat_repeats_last_token"):
+        evaluation = real_court.judge(module)
+        assert evaluation.outcome is Outcome.MISMATCH, (module, evaluation.reason)
+        assert "logits below stock's" in evaluation.reason
+    honest = real_court.judge("engine.worker")
+    assert honest.outcome is Outcome.OK, honest.reason
 
 
-def test_an_honest_candidate_on_the_shipped_model_is_ok(real_court):
-    evaluation = real_court.judge("engine.worker", DRAFTS_OFTEN)
-    assert evaluation.outcome is Outcome.OK, evaluation.reason
+def test_a_session_can_be_given_a_cheat(calm, deployment, tmp_path):
+    with Session(deployment, tmp_path, lambda text: None, worker_module="cheat_repeats_last_token") as session:
+        evaluator = session.evaluator(deployment_prompts(deployment)[1])
+        assert evaluator.evaluate(attempt(), "search").outcome is Outcome.MISMATCH
