@@ -138,7 +138,8 @@ class WorkerClient:
         process.wait()
         for stream in (process.stdin, process.stdout, self._errors):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # a request that a dead worker did not take
+                    stream.close()
 
     def _send(self, line: str) -> None:
         process = self._process

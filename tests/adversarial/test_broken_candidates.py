@@ -68,8 +68,6 @@ def test_on_the_shipped_model(real_court):
         evaluation = real_court.judge(module)
         assert evaluation.outcome is Outcome.MISMATCH, (module, evaluation.reason)
         assert "logits below stock's" in evaluation.reason
-    honest = real_court.judge("engine.worker")
-    assert honest.outcome is Outcome.OK, honest.reason
 
 
 def test_a_session_can_be_given_a_cheat(calm, deployment, tmp_path):
