@@ -1,0 +1,84 @@
+"""Ctrl-C and kill -9 at a real run, then the same command: nothing is counted twice, one evaluation is lost at most."""
+
+import os
+import signal
+from pathlib import Path
+
+from commands import ROOT, interrupt, is_polite, printed_numbers, read_until_evaluation
+
+
+def test_ctrl_c_finishes_the_evaluation_and_the_same_command_continues(place):
+    with place.start("--deployment", "tiny.toml") as process:
+        out = read_until_evaluation(process, 2)
+        interrupt(process)
+        rest, err = process.communicate(timeout=60)
+    out += rest
+    assert (process.returncode, err) == (130, "")
+    assert "stopping after this evaluation; the same command continues" in out
+    assert "stopped before anything was confirmed; the same command continues" in out
+    first = printed_numbers(out)
+    assert place.finished() == first
+    assert first in ([1, 2], [1, 2, 3])
+    assert {state for _, _, state in place.attempts()} == {"done"}
+
+    code, again, err = place.tune()
+    assert (code, err) == (0, "")
+    assert f"(continues after {len(first)} evaluations" in again
+    second = printed_numbers(again)
+    assert first + second == list(range(1, first[-1] + len(second) + 1))
+    assert len([line for line in again.splitlines() if " confirm  " in line]) == len(first + second) - 6
+    assert place.finished() == first + second
+
+
+def test_kill_9_loses_at_most_the_evaluation_in_flight(place):
+    with place.start("--deployment", "tiny.toml") as process:
+        out = read_until_evaluation(process, 2)
+        workers = children(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        out += process.communicate(timeout=60)[0]
+    assert process.returncode == -signal.SIGKILL
+    first = place.finished()
+    assert set(printed_numbers(out)) <= set(first), "what was told is stored"
+    assert [state for _, _, state in place.attempts()].count("in_flight") <= 1
+
+    code, again, err = place.tune()
+    assert (code, err) == (0, "")
+    second = printed_numbers(again)
+    assert place.finished() == first + second == list(range(1, len(first + second) + 1))
+    states = [state for _, _, state in place.attempts()]
+    assert states.count("stale") <= 1
+    assert "in_flight" not in states
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+
+
+def test_while_a_run_writes_the_archive_is_read_and_a_second_run_refused(place):
+    with place.start("--deployment", "tiny.toml", "--max-evals", "100") as process:
+        read_until_evaluation(process, 1)
+        code, listed, _ = place.call("archive", "list")
+        assert (code, "tiny" in listed) == (0, True)
+        code, _, err = place.call("--deployment", "tiny.toml", program=ROOT / "run.py")
+        assert is_polite(code, err), err
+        assert f"in use by process {process.pid}" in err
+        os.kill(process.pid, signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 130
+
+
+def test_a_second_ctrl_c_ends_at_once(place):
+    with place.start("--deployment", "tiny.toml", "--max-evals", "100") as process:
+        read_until_evaluation(process, 1)
+        workers = children(process.pid)
+        interrupt(process)
+        for line in process.stdout:
+            if "stopping after this evaluation" in line:
+                break
+        interrupt(process)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
