@@ -160,12 +160,13 @@ class _Job:
     def start_block(self, run: RunRecord, finished: int) -> StartBlock:
         """What is about to happen."""
         machine = run.environment
+        cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
         return StartBlock(
             version=program_version(),
             deployment=f"{self.deployment.name}: {self.deployment.description}",
             signature=self.deployment.signature,
             model=self.deployment.target.source,
-            hardware=f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB, torch {machine.torch}",
+            hardware=f"{machine.cpu}, {cores}, {machine.memory_gib} GiB, torch {machine.torch}",
             seconds=self.seconds,
             max_evals=self.max_evals,
             archive=self.path,

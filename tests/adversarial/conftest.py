@@ -18,7 +18,7 @@ STOP = 184
 """A token that this model often emits: some answers must stop, others end at their length."""
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def calm():
     """Requests of milliseconds are noisy; these tests are about tokens. The cheats can be imported by a worker."""
     with pytest.MonkeyPatch.context() as patch:
@@ -28,7 +28,7 @@ def calm():
         yield
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopping")
     checkpoint = write_tiny_checkpoint(folder / "model")
@@ -37,13 +37,13 @@ def deployment(tmp_path_factory):
     return read_deployment(write_deployment(folder, checkpoint, max_tokens=48))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def court(calm, deployment, tmp_path_factory):
     with Session(deployment, tmp_path_factory.mktemp("home"), lambda text: None) as one:
         yield Court(one, deployment)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def real_court(calm, tmp_path_factory):
     """The shipped model on a prompt whose answer drafters often get wrong."""
     cached = home_folder() / EMBEDDED_FOLDER

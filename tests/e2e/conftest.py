@@ -11,7 +11,7 @@ def place(tmp_path, tiny_checkpoint):
     return Place(tmp_path, tiny_checkpoint)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory, tiny_checkpoint):
     """A place whose run has ended, and what it printed."""
     place = Place(tmp_path_factory.mktemp("finished"), tiny_checkpoint)

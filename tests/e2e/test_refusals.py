@@ -140,7 +140,7 @@ def test_an_edited_configuration(copied, refused):
 
 
 def test_real_processes_refuse_alike(place):
-    for words in (("--deployment", "cpu-smolm2"), (*TUNE, "--sed", "1"), ("archive", "list")):
+    for words in (("--deployment", "cpu-smolm2"), ("archive", "list")):
         code, out, err = place.call(*words, program=ROOT / "run.py")
         assert is_polite(code, err), err
         assert out == ""
