@@ -76,6 +76,14 @@ def read_until_evaluation(process: subprocess.Popen, number: int) -> str:
     raise AssertionError(f"the run ended before evaluation {number}: {text}{process.stderr.read()}")
 
 
+def read_rest(process: subprocess.Popen) -> tuple[str, str]:
+    """What a run still prints on both streams until it ends; communicate() would miss lines that were read ahead."""
+    out = process.stdout.read()
+    err = process.stderr.read()
+    process.wait()
+    return out, err
+
+
 def is_polite(code: int, err: str) -> bool:
     """A refusal: exit code 2, one to three lines on standard error, no traceback."""
     return code == 2 and err.startswith("error: ") and 1 <= err.count("\n") <= 3 and "Traceback" not in err

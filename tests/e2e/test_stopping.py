@@ -3,45 +3,48 @@
 import signal
 from pathlib import Path
 
-from commands import ROOT, interrupt, is_polite, printed_numbers, read_until_evaluation
+from commands import ROOT, interrupt, is_polite, printed_numbers, read_rest, read_until_evaluation
+
+ENDLESS = ("--max-evals", "1000")
 
 
 def test_ctrl_c_finishes_the_evaluation_and_the_same_command_continues(place):
-    with place.start("--deployment", "tiny.toml") as process:
+    with place.start("--deployment", "tiny.toml", *ENDLESS) as process:
         out = read_until_evaluation(process, 2)
         interrupt(process)
-        rest, err = process.communicate(timeout=60)
+        rest, err = read_rest(process)
     out += rest
     assert (process.returncode, err) == (130, "")
     assert "stopping after this evaluation; the same command continues" in out
     assert "stopped before anything was confirmed; the same command continues" in out
     first = printed_numbers(out)
     assert place.finished() == first
-    assert first in ([1, 2], [1, 2, 3])
+    assert len(first) >= 2
     assert {state for _, _, state in place.attempts()} == {"done"}
 
-    code, again, err = place.tune()
+    searches = len(first) + 2
+    code, again, err = place.tune("--max-evals", str(searches))
     assert (code, err) == (0, "")
     assert f"(continues after {len(first)} evaluations" in again
     second = printed_numbers(again)
     assert first + second == list(range(1, first[-1] + len(second) + 1))
-    assert len([line for line in again.splitlines() if " confirm  " in line]) == len(first + second) - 6
+    assert len([line for line in again.splitlines() if " confirm  " in line]) == len(first + second) - searches
     assert place.finished() == first + second
 
 
 def test_kill_9_loses_at_most_the_evaluation_in_flight(place):
-    with place.start("--deployment", "tiny.toml") as process:
+    with place.start("--deployment", "tiny.toml", *ENDLESS) as process:
         out = read_until_evaluation(process, 2)
         workers = children(process.pid)
         assert len(workers) == 2
         process.kill()
-        out += process.communicate(timeout=60)[0]
+        out += read_rest(process)[0]
     assert process.returncode == -signal.SIGKILL
     first = place.finished()
     assert set(printed_numbers(out)) <= set(first), "what was told is stored"
     assert [state for _, _, state in place.attempts()].count("in_flight") <= 1
 
-    code, again, err = place.tune()
+    code, again, err = place.tune("--max-evals", str(len(first) + 1))
     assert (code, err) == (0, "")
     second = printed_numbers(again)
     assert place.finished() == first + second == list(range(1, len(first + second) + 1))
@@ -56,7 +59,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_run_in_progress_is_read_refused_to_others_and_interrupted_at_once(place):
-    with place.start("--deployment", "tiny.toml", "--max-evals", "1000") as process:
+    with place.start("--deployment", "tiny.toml", *ENDLESS) as process:
         read_until_evaluation(process, 1)
         workers = children(process.pid)
         code, listed, _ = place.call("archive", "list")
@@ -67,7 +70,7 @@ def test_a_run_in_progress_is_read_refused_to_others_and_interrupted_at_once(pla
         interrupt(process)
         assert any("stopping after this evaluation" in line for line in process.stdout)
         interrupt(process)
-        _, err = process.communicate(timeout=60)
+        _, err = read_rest(process)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
