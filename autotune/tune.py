@@ -3,6 +3,7 @@
 import json
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ from space.errors import InputError
 from space.knobs import KnobSpace
 from space.prompts import PromptSplit
 
+_STOPPING = "stopping after this evaluation; the same command continues (Ctrl-C again: at once)"
 _STOPPED = "stopped before anything was confirmed; the same command continues"
 _UNCONFIRMED = "nothing to export: no candidate was confirmed; see python run.py archive list, then archive show RUN"
 _NAMES = {"ar": "AR", "stock": "stock", "candidate": "best"}
@@ -86,7 +88,9 @@ class StopFlag:
         if self.raised:
             raise KeyboardInterrupt
         self.raised = True
-        notice(self._console, "stopping after this evaluation; the same command continues (Ctrl-C again: at once)")
+        # In a thread of its own: this handler may have interrupted a line that is being printed, which printing again
+        # from here would repeat.
+        threading.Thread(target=notice, args=(self._console, _STOPPING)).start()
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Pieces of the main job that need no worker: which run continues, which prompts are fresh, Ctrl-C, and doctor."""
 
 import signal
+import threading
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,9 @@ def test_ctrl_c_once_asks_and_twice_interrupts(capsys):
         assert flag()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
     assert signal.getsignal(signal.SIGINT) is before
     assert capsys.readouterr().out.count("the same command continues") == 1
 
