@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from archive.base import Attempt, Evaluation, Sample
 from archive.export import EngineExport, read_export
 from archive.summary import median_seconds, summarise
@@ -13,7 +11,7 @@ from autotune.forcing import TokenForcing
 from autotune.measure import Baseline, MeasuringEvaluator
 from autotune.prepared import PreparedPrompt
 from autotune.session import Session, fresh_prompts
-from autotune.terminal import BenchReport, GroupLine, VerifyReport, notice, show_bench, show_verify
+from autotune.terminal import BenchReport, Console, GroupLine, VerifyReport, notice, show_bench, show_verify
 from autotune.tune import system_rows
 from engine.weights.source import home_folder
 from space.deployment import Deployment
@@ -22,7 +20,7 @@ from space.genome import Genome
 from space.outcome import Outcome
 from space.prompts import read_prompts
 
-_BENCH_PER_GROUP = 3
+_BENCH_PER_GROUP = 2
 _ALL = 1_000_000
 _TIMEOUT = 300.0
 
@@ -73,7 +71,7 @@ def bench(console: Console, config: Path) -> int:
     check = _Check(console, config)
     with check.session() as session:
         prompts = check.prompts(session, _BENCH_PER_GROUP)
-        notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, twice")
+        notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, three times")
         requests = session.requests()
         evaluation = MeasuringEvaluator(
             requests=requests,

@@ -2,7 +2,7 @@
 
 Search: the candidate answers every search prompt; AR and stock are re-timed on a rotating part of them, in between.
 What those take now against their reference times is the drift of the machine, by which the references are corrected.
-A candidate near the best is timed twice. Confirmation: AR, stock and candidate answer every prompt in turn, twice.
+A candidate near the best is timed twice. Confirmation: AR, stock and candidate answer every prompt in turns, thrice.
 """
 
 import time
@@ -24,7 +24,7 @@ UNSTABLE_ABOVE = 0.10
 _WORTH_REPEATING = 0.9
 """A candidate within this share of the best so far is timed a second time."""
 _AR_PROBES = 2
-_CONFIRM_REPEATS = 2
+_CONFIRM_REPEATS = 3
 _REGIME = 1
 
 

@@ -1,4 +1,4 @@
-"""What to try next: seeds first, then the operator that the bandit draws, never a genome that was judged before."""
+"""What to try next: seeds and their union, then the operator that the bandit draws; never what was judged before."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from autotune.credit import credits, probabilities
 from autotune.domains import every_genome
 from autotune.history import Tried
 from autotune.operators.random_knobs import RandomKnobs
-from autotune.operators.seed import Seed
+from autotune.operators.seed import Quartiles, Seed
+from autotune.operators.union import Union
 from autotune.parents import CellOf
 from space.knobs import KnobSpace
 
@@ -25,18 +26,28 @@ class Proposer:
         self.space = space
         self._operators = {operator.name: operator for operator in operators}
         self._cell_of = cell_of
-        self._seed = Seed()
+        self._single = Seed()
+        self._union = Union()
+        self._quartiles = Quartiles()
         self._random = RandomKnobs()
 
     def propose(self, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
         """Returns the next proposal; None when every genome of the space was tried."""
         tried = Tried.of(history)
         return (
-            self._seed.propose(self.space, history, rng)
+            self._single.propose(self.space, history, rng)
+            or self._first_union(history, rng)
+            or self._quartiles.propose(self.space, history, rng)
             or self._by_bandit(history, tried, rng)
             or self._by_chance(history, tried, rng)
             or self._by_walk(tried)
         )
+
+    def _first_union(self, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
+        """Right after the single changes, once: what helped apart is the likeliest to help together."""
+        if any(trial.attempt.operator == self._union.name for trial in history):
+            return None
+        return self._union.propose(self.space, history, rng)
 
     def _by_bandit(self, history: Sequence[Trial], tried: Tried, rng: random.Random) -> Proposal | None:
         ready = probabilities(credits(history, list(self._operators), self._cell_of)) if self._operators else {}

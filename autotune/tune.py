@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-
 from archive.base import Evaluation, RunRecord
 from archive.elites import cell_of
 from archive.evidence import build_export
@@ -33,6 +31,7 @@ from autotune.ranking import best
 from autotune.session import Baselines, LazyEvaluator, Session, deployment_prompts, full_space
 from autotune.terminal import (
     BudgetView,
+    Console,
     StartBlock,
     Summary,
     SystemRow,
@@ -254,13 +253,21 @@ def _ratio(trial: Trial | None) -> float:
 
 def system_rows(evaluation: Evaluation) -> tuple[SystemRow, ...]:
     """AR, stock and the candidate of one evaluation in which all three answered every prompt."""
+    score = evaluation.score
+    if score is None:
+        return ()
     roles = {summary.role: summary for summary in summarise(evaluation.samples)}
+    speeds = {
+        "ar": score.ar_tokens_per_second,
+        "stock": score.stock_tokens_per_second,
+        "candidate": score.tokens_per_second,
+    }
     return tuple(
         SystemRow(
             name=name,
-            tokens_per_second=roles[role].tokens_per_second,
-            ratio_ar=roles[role].tokens_per_second / roles["ar"].tokens_per_second,
-            ratio_stock=roles[role].tokens_per_second / roles["stock"].tokens_per_second,
+            tokens_per_second=speeds[role],
+            ratio_ar=speeds[role] / speeds["ar"],
+            ratio_stock=speeds[role] / speeds["stock"],
             spread=roles[role].spread,
             tau=roles[role].tau,
             forced=evaluation.forced if role == "candidate" else None,

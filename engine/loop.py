@@ -17,8 +17,15 @@ class Decoder:
     """Decodes one request at a time on one model; its cache is allocated once."""
 
     def __init__(self, model: Llama, max_context: int) -> None:
-        """Takes a loaded model and the longest sequence, prompt and output together, in tokens."""
+        """Takes a loaded model and the longest sequence, prompt and output together, in tokens.
+
+        Raises:
+            EngineError: the model has fewer positions.
+        """
+        if max_context > model.config.max_position:
+            raise EngineError(f"max_context {max_context}: this model has {model.config.max_position} positions")
         self.model = model
+        self._max_context = max_context
         self.cache = KVCache(model.config, max_context)
 
     @torch.inference_mode()
@@ -26,7 +33,7 @@ class Decoder:
         """Decodes greedily until a stop token or the request's limit.
 
         Raises:
-            EngineError: the prompt is empty, or prompt and output do not fit the cache.
+            EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
         self._prepare(request, settings)
         drafter = make_drafter(settings)
@@ -77,11 +84,13 @@ class Decoder:
         return self.model.forward(torch.tensor(tokens), positions, self.cache)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
+        if request.max_tokens < 1:
+            raise EngineError(f"max_tokens {request.max_tokens}: ask for at least one token")
         needed = len(request.prompt) + request.max_tokens
-        if needed > self.cache.capacity:
+        if needed > self._max_context:
             raise EngineError(
                 f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones need {needed} positions; "
-                f"max_context allows {self.cache.capacity}"
+                f"max_context allows {self._max_context}"
             )
         torch.set_num_threads(settings.threads)
         self.model.use(settings.linear_path)

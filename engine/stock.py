@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.loop import Decoder
+from space.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,16 @@ class Stock:
 
     @torch.inference_mode()
     def force(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> ForcedTrace:
-        """Teacher-forces `tokens` after `prompt`; each is judged by stock's logits at one row."""
+        """Teacher-forces `tokens` after `prompt`; each is judged by stock's logits at one row.
+
+        Raises:
+            EngineError: there is no token, or one that is not in the vocabulary (a negative id would be taken for
+                another token).
+        """
+        vocab = self._decoder.model.config.vocab
+        strange = [token for token in tokens if not 0 <= token < vocab]
+        if strange or not tokens:
+            raise EngineError(f"cannot judge tokens {strange}: give at least one, each from 0 to {vocab - 1}")
         rows = self._one_row_logits(prompt, tokens)
         best = rows.max(-1).values
         margins = (best - rows[torch.arange(len(tokens)), torch.tensor(tokens)]).tolist()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -12,6 +13,23 @@ from space.errors import EngineError
 from space.prompts import Message
 
 
+def _fast_tokenizer(path: Path) -> FastTokenizer:
+    text = path.read_text(encoding="utf-8")
+    if "model" not in json.loads(text):  # checked here: the tokenizers package raises a bare Exception
+        raise ValueError(f"{path} has no model")
+    return FastTokenizer.from_str(text)
+
+
+def _text(token: str | dict[str, str]) -> str:
+    """A special token's text; some checkpoints give it as an object with its flags."""
+    return token if isinstance(token, str) else token["content"]
+
+
+def _refuse(reason: str) -> NoReturn:
+    """What templates call as `raise_exception`."""
+    raise TemplateError(reason)
+
+
 class ChatTokenizer:
     """The tokenizer of a checkpoint folder: tokenizer.json, and the template of tokenizer_config.json."""
 
@@ -19,15 +37,20 @@ class ChatTokenizer:
         """Loads both files. EngineError names the file that cannot be read."""
         about_path, template_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         try:
-            self._fast = FastTokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+            self._fast = _fast_tokenizer(folder / "tokenizer.json")
             about = json.loads(about_path.read_text(encoding="utf-8"))
             source = template_path.read_text(encoding="utf-8") if template_path.exists() else about.get("chat_template")
         except (OSError, ValueError) as error:
             raise EngineError(f"cannot read the tokenizer in {folder}: {error}") from error
         if not source:
             raise EngineError(f"{about_path} has no chat_template: this model cannot be asked in chat form")
-        self._template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
-        self._names = {name: about.get(name) for name in ("bos_token", "eos_token") if isinstance(about.get(name), str)}
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise EngineError(f"the chat template in {folder} is no template: {error}") from error
+        self._names = {name: _text(about[name]) for name in ("bos_token", "eos_token") if about.get(name)}
 
     def render(self, messages: Iterable[Message]) -> str:
         """The chat as text, ending where the assistant's answer begins."""

@@ -89,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Only replies may appear on standard output: whatever else prints goes to standard error.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), encoding="utf-8", errors="replace")
     torch.set_num_threads(options.threads)
     try:
         decoder = Decoder(load_checkpoint(options.model), options.max_context)
@@ -97,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     stock = Stock(decoder, options.threads) if options.role == "stock" else None
     ready = Ready(torch=torch.__version__, stop_ids=decoder.model.config.stop_ids)
-    serve(Worker(decoder, stock), sys.stdin, replies, ready)
+    serve(Worker(decoder, stock), requests, replies, ready)
     return 0
 
 

@@ -6,6 +6,7 @@ from autotune.base import Operator
 from autotune.operators.evolve import Crossover, Mutation
 from autotune.operators.random_knobs import RandomKnobs
 from autotune.operators.tpe import Tpe
+from autotune.operators.union import Union
 from autotune.parents import CellOf
 
 REGISTRY: dict[str, Callable[[CellOf], Operator]] = {
@@ -13,6 +14,7 @@ REGISTRY: dict[str, Callable[[CellOf], Operator]] = {
     "mutate": Mutation,
     "crossover": Crossover,
     "tpe": lambda cell_of: Tpe(),
+    "union": lambda cell_of: Union(),
 }
 
 

@@ -1,4 +1,4 @@
-"""The first proposals: stock, then a handful of settings that follow from the shape of the space alone."""
+"""The first proposals: stock, single changes of it, and quartile settings: all from the shape of the space alone."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from autotune.base import Proposal, Trial
 from autotune.domains import at, is_ordered
 from autotune.history import Tried
+from autotune.ranking import best
 from space.genome import Genome
 from space.knobs import ChoiceDomain, Knob, KnobSpace, KnobValue
 
@@ -28,7 +29,7 @@ def _levels(space: KnobSpace, knobs: Sequence[Knob], where: float) -> dict[str, 
     return {k.name: at(k.domain, 1 - where if k.name in lows else where) for k in knobs if is_ordered(k.domain)}
 
 
-def _candidates(space: KnobSpace) -> Iterator[dict[str, KnobValue]]:
+def _single(space: KnobSpace) -> Iterator[dict[str, KnobValue]]:
     yield {}
     for name, value, _ in _branches(space):
         yield {name: value}
@@ -37,17 +38,20 @@ def _candidates(space: KnobSpace) -> Iterator[dict[str, KnobValue]]:
         # Named paths: only a run tells which is faster here. Numbers are left to the search.
         if isinstance(knob.domain, ChoiceDomain) and not is_ordered(knob.domain) and knob.name not in switches:
             yield from ({knob.name: option} for option in knob.domain.options if option != knob.default)
-    for where in QUARTILES:
-        for name, value, knobs in _branches(space):
-            yield {name: value, **_levels(space, knobs, where)}
+
+
+def _quartiles(space: KnobSpace) -> list[dict[str, KnobValue]]:
+    return [
+        {name: value, **_levels(space, knobs, where)} for where in QUARTILES for name, value, knobs in _branches(space)
+    ]
 
 
 def seeds(space: KnobSpace) -> list[Genome]:
-    """Stock (the defaults of a space are stock), each branch's defaults, other named paths, and quartile settings.
+    """Stock (the defaults of a space are stock), each branch's defaults, and other named paths: one change each.
 
     An option that switches nothing on, such as no drafter at all, is no seed: the baselines measure it anyway.
     """
-    genomes = (Genome.complete(space, partial) for partial in _candidates(space))
+    genomes = (Genome.complete(space, partial) for partial in _single(space))
     return list({genome.id: genome for genome in genomes}.values())
 
 
@@ -61,3 +65,26 @@ class Seed:
         tried = Tried.of(history)
         left = (genome for genome in seeds(space) if genome not in tried)
         return next((Proposal(genome=genome, parents=(), operator=self.name) for genome in left), None)
+
+
+class Quartiles:
+    """Proposes each branch with its ordered knobs at a quarter and at three quarters of their domains, each once.
+
+    What the branch does not decide, such as named paths, comes from the best genome so far.
+    """
+
+    name = "quartile"
+
+    def propose(self, space: KnobSpace, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
+        """Returns the next setting that makes a new genome; None when all were proposed."""
+        leader = best(history, space)
+        common = {
+            name: value
+            for name, value in (leader.attempt.genome.items if leader is not None else ())
+            if space.knob(name).when is None
+        }
+        done = sum(trial.attempt.operator == self.name for trial in history)
+        tried = Tried.of(history)
+        parents = (leader.attempt.genome.id,) if leader is not None else ()
+        genomes = (Genome.complete(space, {**common, **partial}) for partial in _quartiles(space)[done:])
+        return next((Proposal(genome=g, parents=parents, operator=self.name) for g in genomes if g not in tried), None)

@@ -9,7 +9,7 @@ from autotune.terminal.checked import (
     show_checks,
     show_verify,
 )
-from autotune.terminal.console import complain, make_console, notice
+from autotune.terminal.console import Console, complain, make_console, notice
 from autotune.terminal.live import BudgetView, TerminalObserver
 from autotune.terminal.remembered import show_detail, show_runs, show_top
 from autotune.terminal.start import StartBlock, show_knobs, show_start
@@ -19,6 +19,7 @@ __all__ = [
     "BenchReport",
     "BudgetView",
     "Check",
+    "Console",
     "GroupLine",
     "StartBlock",
     "Summary",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console as Console
 from rich.table import Table
 from rich.text import Text
 

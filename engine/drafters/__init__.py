@@ -9,7 +9,9 @@ from space.errors import EngineError, nearest
 
 _MAKERS: dict[str, Callable[[Settings], Drafter]] = {
     "ngram": lambda s: NgramDrafter(longest=s.ngram_max, shortest=s.ngram_min),
-    "suffix": lambda s: SuffixDrafter(s.suffix_depth, s.suffix_min_match, s.suffix_factor, s.min_probability),
+    "suffix": lambda s: SuffixDrafter(
+        s.suffix_depth, s.suffix_min_match, s.suffix_factor, s.min_probability, s.draft_length
+    ),
 }
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from space.errors import EngineError
 
@@ -28,8 +28,10 @@ class LlamaConfig:
 
 
 class _Rope(BaseModel):
+    """Older files say `type` for `rope_type`."""
+
     rope_theta: float = 10000.0
-    rope_type: str = "default"
+    rope_type: str = Field(default="default", validation_alias=AliasChoices("rope_type", "type"))
 
 
 class _Public(BaseModel):
@@ -44,6 +46,7 @@ class _Public(BaseModel):
     head_dim: int | None = None
     intermediate_size: int = Field(gt=0)
     vocab_size: int = Field(gt=0)
+    hidden_act: str = "silu"
     rope_theta: float = 10000.0
     rope_parameters: _Rope | None = None
     rope_scaling: _Rope | None = None
@@ -56,10 +59,13 @@ class _Public(BaseModel):
 
     def complaint(self) -> str | None:
         """Says what this engine cannot run yet, or None."""
-        scaled = [rope.rope_type for rope in (self.rope_parameters, self.rope_scaling) if rope is not None]
+        ropes = [rope.rope_type for rope in (self.rope_parameters, self.rope_scaling) if rope is not None]
+        scaled = [kind for kind in ropes if kind != "default"]
         if self.model_type != "llama":
             return f"model_type {self.model_type!r}: this engine runs 'llama'"
-        if any(kind != "default" for kind in scaled):
+        if self.hidden_act != "silu":
+            return f"hidden_act {self.hidden_act!r}: this engine runs 'silu'"
+        if scaled:
             return f"rope_type {scaled[0]!r}: this engine runs 'default'"
         if self.attention_bias or self.mlp_bias:
             return "attention_bias or mlp_bias is true: this engine runs models without biases"
@@ -73,11 +79,11 @@ def read_config(folder: Path) -> LlamaConfig:
         public = _Public.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise EngineError(f"cannot read {path}: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise EngineError(f"{path} is not valid JSON: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise EngineError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error
+    except ValueError as error:
+        raise EngineError(f"{path} is not valid JSON: {error}") from error
     complaint = public.complaint()
     if complaint:
         raise EngineError(f"{path}: {complaint}")

@@ -1,9 +1,9 @@
 """Loads a Hugging Face checkpoint folder (config.json and safetensors) into a model, in bf16."""
 
-import json
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -12,13 +12,26 @@ from engine.models.linear import Linear
 from engine.models.llama import Llama, LlamaLayer
 from space.errors import EngineError
 
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class _Index(BaseModel):
+    """The public index of a checkpoint in several files: tensor name to file name."""
+
+    weight_map: dict[str, str]
+
 
 def _files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / name for name in sorted(set(names))]
-    return [folder / "model.safetensors"]
+    path = folder / "model.safetensors.index.json"
+    if not path.exists():
+        return [folder / "model.safetensors"]
+    try:
+        index = _Index.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise EngineError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise EngineError(f"{path} is no index of model files: {error.errors()[0]['msg']}") from error
+    return [folder / name for name in sorted(set(index.weight_map.values()))]
 
 
 class _Tensors:
@@ -41,6 +54,8 @@ class _Tensors:
         tensor: Tensor = self._open[self._where[name]].get_tensor(name)  # type: ignore[no-untyped-call]
         if tuple(tensor.shape) != shape:
             raise EngineError(f"{self._folder}: tensor {name} has shape {tuple(tensor.shape)}, expected {shape}")
+        if tensor.dtype not in _FLOATS:  # a quantised format keeps its scales elsewhere
+            raise EngineError(f"{self._folder}: tensor {name} is {tensor.dtype}, expected bfloat16, float16 or float32")
         return tensor.to(torch.bfloat16)
 
 

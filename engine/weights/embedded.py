@@ -25,11 +25,14 @@ _CHUNK = 1 << 20
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """SHA-256 of a file, hexadecimal. EngineError where it cannot be read."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise EngineError(f"cannot read {path}: {error.strerror}") from error
     return digest.hexdigest()
 
 

@@ -5,7 +5,6 @@ Quantised blocks are expanded by the `gguf` package. The folder then loads in th
 
 import json
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from gguf import GGUFReader, dequantize
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
@@ -39,7 +39,8 @@ def _public_name(name: str) -> str:
     stem = name.removesuffix(".weight")
     if stem in _TOP:
         return f"{_TOP[stem]}.weight"
-    block, index, part = stem.split(".")
+    block, _, rest = stem.partition(".")
+    index, _, part = rest.partition(".")
     if block != "blk" or part not in _NAMES:
         raise EngineError(f"GGUF tensor {name!r} is not one of a plain Llama model")
     return f"model.layers.{index}.{_NAMES[part]}.weight"
@@ -79,19 +80,19 @@ def _tokenizer(tokens: list[str], merges: list[str], types: list[int], flavour: 
 
 
 def _config(field: dict[str, Any], tied: bool) -> dict[str, Any]:
-    heads = int(field["llama.attention.head_count"])
+    heads, hidden = int(field["llama.attention.head_count"]), int(field["llama.embedding_length"])
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
-        "hidden_size": int(field["llama.embedding_length"]),
+        "hidden_size": hidden,
         "intermediate_size": int(field["llama.feed_forward_length"]),
         "num_hidden_layers": int(field["llama.block_count"]),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(field["llama.attention.head_count_kv"]),
-        "head_dim": int(field["llama.embedding_length"]) // heads,
+        "num_key_value_heads": int(field.get("llama.attention.head_count_kv", heads)),
+        "head_dim": int(field.get("llama.attention.key_length", hidden // heads)),
         "rms_norm_eps": round(float(field["llama.attention.layer_norm_rms_epsilon"]), 12),
-        "rope_theta": float(field["llama.rope.freq_base"]),
+        "rope_theta": float(field.get("llama.rope.freq_base", 10000.0)),
         "max_position_embeddings": int(field["llama.context_length"]),
         "vocab_size": len(field["tokenizer.ggml.tokens"]),
         "tie_word_embeddings": tied,
@@ -101,19 +102,29 @@ def _config(field: dict[str, Any], tied: bool) -> dict[str, Any]:
     }
 
 
+def _check(field: dict[str, Any]) -> None:
+    """Refuses what this engine would run wrongly."""
+    for key, allowed, default in (
+        ("general.architecture", "llama", None),
+        ("llama.rope.scaling.type", "none", "none"),
+        ("tokenizer.ggml.model", "gpt2", None),
+    ):
+        if field.get(key, default) != allowed:
+            raise EngineError(f"GGUF {key} {field.get(key)!r}: allowed is {allowed!r}")
+
+
 def _write(reader: GGUFReader, folder: Path) -> None:
     field = {name: value.contents() for name, value in reader.fields.items()}
-    if field.get("general.architecture") != "llama":
-        raise EngineError(f"GGUF architecture {field.get('general.architecture')!r}: allowed is 'llama'")
-    heads, kv_heads = int(field["llama.attention.head_count"]), int(field["llama.attention.head_count_kv"])
-    tensors = _tensors(reader, heads, kv_heads)
+    _check(field)
+    tied = all(entry.name != "output.weight" for entry in reader.tensors)
+    config = _config(field, tied)
+    tensors = _tensors(reader, config["num_attention_heads"], config["num_key_value_heads"])
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = _config(field, tied="lm_head.weight" not in tensors)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     tokens = field["tokenizer.ggml.tokens"]
     flavour = field.get("tokenizer.ggml.pre", "default")
     tokenizer = _tokenizer(tokens, field["tokenizer.ggml.merges"], field["tokenizer.ggml.token_type"], flavour)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "chat_template": field.get("tokenizer.chat_template", ""),
@@ -129,14 +140,16 @@ def convert_gguf(source: Path, folder: Path) -> None:
     Raises:
         EngineError: the file is unreadable, not a plain Llama model, or the disk is full.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
     try:
-        _write(GGUFReader(str(source)), scratch)
-        os.replace(scratch, folder)
-    except (OSError, ValueError, KeyError, IndexError) as error:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".convert-", dir=folder.parent) as scratch:
+            part = Path(scratch) / folder.name
+            part.mkdir()
+            _write(GGUFReader(str(source)), part)
+            os.replace(part, folder)
+    except KeyError as error:
+        raise EngineError(f"cannot convert {source}: the file has no key {error}") from error
+    except (OSError, SafetensorError, ValueError, IndexError, NotImplementedError) as error:
         raise EngineError(
             f"cannot convert {source}: {error}\nRemove a damaged file, or free space, and retry."
         ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -89,8 +89,8 @@ def test_show_an_attempt(archive):
     assert (ar.role, stock.role, candidate.role) == ("ar", "stock", "candidate")
     assert (candidate.requests, candidate.repeats, candidate.tokens) == (6, 3, 384)
     assert candidate.tokens_per_second == pytest.approx(64 / 1.01)  # the median of repeats at 1, 1.01 and 1.02 s
-    assert candidate.spread == pytest.approx(1.4826 * (64 / 1.01 - 64 / 1.02) / (64 / 1.01))
-    assert (candidate.tau, ar.tau) == (2.0, 1.0)
+    assert candidate.spread == pytest.approx(1.4826 * 0.01 / 1.01)
+    assert (candidate.tau, ar.tau) == (63 / 32, 63 / 64)  # the first token comes from the prefill
     assert (candidate.drafted, candidate.accepted) == (600, 192)
 
 

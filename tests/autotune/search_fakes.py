@@ -68,7 +68,7 @@ class Watcher:
 
 
 def speed(knobs):
-    """Ratio to AR: one optimum, at suffix, length 12, depth 32, probability 0.3, packed, sdpa, 4 threads (2.53)."""
+    """Ratio to AR: one optimum, at suffix, length 12, depth 32, probability 0.3, packed, 4 threads (2.53)."""
     length = knobs.get("draft_length", 1)
     if knobs["drafter"] == "none":
         base = 1.0
@@ -77,8 +77,7 @@ def speed(knobs):
     else:
         near = (math.log2(length / 12)) ** 2 / 3 + (math.log2(knobs["suffix_depth"] / 32)) ** 2 / 6
         base = 1.0 + 0.9 * math.exp(-near - 4 * (knobs["min_probability"] - 0.3) ** 2)
-    base *= 1.21 if knobs["linear_path"] == "packed" else 1.0
-    base *= 1.1 if knobs["linear_path"] == "packed" else 1.0
+    base *= 1.33 if knobs["linear_path"] == "packed" else 1.0
     return base * (0.8 + 0.05 * knobs["threads"])
 
 

@@ -115,7 +115,7 @@ def test_show_an_attempt_prints_the_raw_samples(plain, attempt, sample):
         "",
         "role        tok/s   spread    tau   tokens   seconds   draft s   verify s   drafted   accepted",
         "──────────────────────────────────────────────────────────────────────────────────────────────",
-        "candidate    51.2     0.0%   2.13       64      1.25      0.01       1.20       180         34",
+        "candidate    51.2     0.0%   2.10       64      1.25      0.01       1.20       180         34",
         "",
         "prompt   role        repeat   tokens   seconds   steps   drafted   accepted   draft s   verify s",
         "────────────────────────────────────────────────────────────────────────────────────────────────",
