@@ -199,15 +199,15 @@ def test_patience_follows_what_ar_took():
     assert requests.patience["f0"] == 250.0
 
 
-def test_the_confirmation_times_all_three_on_every_fresh_prompt_twice():
+def test_the_confirmation_times_all_three_on_every_fresh_prompt_thrice():
     requests = FakeRequests()
     evaluation = evaluate(requests, stage="confirm")
     assert evaluation.outcome is Outcome.OK
     assert sorted(requests.asked[1:]) == sorted(
-        (role, p.id, r) for role in ("ar", "stock", "candidate") for p in FRESH for r in (0, 1)
+        (role, p.id, r) for role in ("ar", "stock", "candidate") for p in FRESH for r in (0, 1, 2)
     )
     first = [role for role, p, r in requests.asked[1:] if r == 0 and p == "f0"]
     second = [role for role, p, r in requests.asked[1:] if r == 1 and p == "f0"]
     assert first == ["ar", "stock", "candidate"]
     assert second != first, "the turn changes, so nobody is always first"
-    assert evaluation.forced.tokens == 16
+    assert evaluation.forced.tokens == 24
