@@ -15,6 +15,7 @@ from typing import IO, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
+from autotune.log import logger
 from engine.protocol import (
     AnyReply,
     Failed,
@@ -72,6 +73,7 @@ class WorkerClient:
     def __init__(self, launch: Launch) -> None:
         """Starts nothing yet."""
         self._launch = launch
+        self._log = logger.bind(role=launch.role)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._buffer = b""
@@ -85,10 +87,10 @@ class WorkerClient:
     ) -> None:
         self.close()
 
-    def start(self) -> Ready:
-        """Starts the process if there is none; returns its first line. RequestFailed when it cannot load its model."""
-        if self._process is not None and self._ready is not None:
-            return self._ready
+    def launch(self) -> None:
+        """Starts the process if there is none, without waiting until it is ready."""
+        if self._process is not None:
+            return
         # A file, not a pipe: a survivor of a kill could hold a pipe open.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         path = os.pathsep.join([*self._launch.path, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -101,6 +103,13 @@ class WorkerClient:
             start_new_session=True,
         )
         self._buffer = b""
+        self._log.info("worker started", pid=self._process.pid)
+
+    def start(self) -> Ready:
+        """Waits until the process is ready; returns its first line. RequestFailed when it cannot load its model."""
+        if self._process is not None and self._ready is not None:
+            return self._ready
+        self.launch()
         try:
             self._ready = self._expect(Ready, _START_SECONDS)
         except RequestRefused:
@@ -189,6 +198,7 @@ class WorkerClient:
             while b"\n" not in self._buffer:
                 left = deadline - time.perf_counter()
                 if left <= 0 or not selector.select(left):
+                    self._log.warning("worker killed", timeout=timeout)
                     self.close()
                     raise RequestFailed(Outcome.TIMEOUT, f"no answer within {timeout:.0f} s; the worker was killed")
                 piece = os.read(process.stdout.fileno(), 1 << 16)
@@ -206,6 +216,7 @@ class WorkerClient:
             errors.seek(0, os.SEEK_END)
             errors.seek(max(0, errors.tell() - 4096))
             last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self._log.warning("worker died", code=code, last=last)
         self.close()
         if code == -signal.SIGKILL:
             return RequestFailed(Outcome.OOM, "the worker was killed (SIGKILL), most likely for memory")

@@ -17,6 +17,8 @@ from space.outcome import Outcome
 
 ROW_COUNTS = (2, 8, 16, 32)
 _PERCENTILE = 0.999
+_NOISE_TOKENS = 32
+"""Tokens of each answer on which stock is compared with itself."""
 _SIGNIFICANCE = 0.001
 _TIMEOUT = 300.0
 
@@ -47,7 +49,7 @@ def measure_noise(stock: WorkerClient, answers: Sequence[tuple[PreparedPrompt, G
     shifts: list[float] = []
     flips = 0
     for prompt, answer in answers:
-        request = MeasureNoise(prompt=prompt.tokens, tokens=answer.tokens, row_counts=ROW_COUNTS)
+        request = MeasureNoise(prompt=prompt.tokens, tokens=answer.tokens[:_NOISE_TOKENS], row_counts=ROW_COUNTS)
         noise = stock.noise(request, _TIMEOUT)
         shifts += noise.shifts
         flips += noise.flips

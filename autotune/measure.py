@@ -16,6 +16,7 @@ from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.descriptor import describe
 from autotune.forcing import TokenForcing, Verdict
+from autotune.log import logger
 from autotune.prepared import PreparedPrompt
 from space.outcome import Outcome
 
@@ -72,6 +73,12 @@ class MeasuringEvaluator:
 
     def evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         """Runs one attempt; whatever the candidate does becomes an outcome."""
+        evaluation = self._evaluate(attempt, stage)
+        told = {"attempt": attempt.number, "stage": stage, "outcome": evaluation.outcome, "reason": evaluation.reason}
+        logger.info("evaluated", genome=attempt.genome.id, seconds=round(evaluation.seconds, 3), **told)
+        return evaluation
+
+    def _evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         started = self._clock()
 
         def ended(outcome: Outcome, reason: str = "", forced: Forced | None = None) -> Evaluation:

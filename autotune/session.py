@@ -91,6 +91,8 @@ class Session:
 
     def requests(self) -> TimedRequests:
         """Starts the workers. EngineError when the model cannot be loaded."""
+        for worker in (self._stock, self._candidate):
+            worker.launch()  # both load at once
         try:
             return TimedRequests(
                 stock=self._stock,

@@ -14,7 +14,7 @@ from types import FrameType
 
 from archive.base import Evaluation, RunRecord
 from archive.elites import cell_of
-from archive.evidence import build_export
+from archive.evidence import build_export, prompts_hash
 from archive.export import write_export
 from archive.queries import outcome_counts
 from archive.store import Archive
@@ -23,6 +23,7 @@ from autotune.base import Trial, as_trials
 from autotune.budget import Budget
 from autotune.environment import environment
 from autotune.history import searched
+from autotune.log import logging_to
 from autotune.loop import Ended, SearchResult, run_search
 from autotune.operators import all_operators
 from autotune.options import TuneOptions
@@ -101,12 +102,13 @@ class StopFlag:
             signal.signal(signal.SIGINT, before)
 
 
-def _new_run(deployment: Deployment, space: KnobSpace, seed: int) -> RunRecord:
+def _new_run(deployment: Deployment, space: KnobSpace, split: PromptSplit, seed: int) -> RunRecord:
     return RunRecord(
         id=secrets.token_hex(4),
         deployment_name=deployment.name,
         deployment=canonical_json(deployment.content()),
         space=canonical_json(space.to_json()),
+        prompts=prompts_hash([*split.search, *split.confirm]),
         seed=seed,
         environment=environment(),
     )
@@ -119,6 +121,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
         ("", json.loads(old.deployment), json.loads(new.deployment)),
         ("space", json.loads(old.space), json.loads(new.space)),
         ("environment", asdict(old.environment), asdict(new.environment)),
+        ("prompts", old.prompts, new.prompts),
         ("seed", old.seed, new.seed),
     ):
         lines += differing_keys(a, b, name)
@@ -180,7 +183,7 @@ class _Job:
     def run(self) -> int:
         """Searches, tells, exports."""
         _, split = deployment_prompts(self.deployment)
-        new = _new_run(self.deployment, self.space, self.options.seed)
+        new = _new_run(self.deployment, self.space, split, self.options.seed)
         if self.options.dry_run:
             show_start(self.console, self.start_block(new, 0))
             show_knobs(self.console, self.space)
@@ -189,7 +192,8 @@ class _Job:
             if self.options.fresh:
                 archive.begin_run(new)
             run = new if self.options.fresh else continued_run(archive, new)
-            result = self._search(archive, run, split)
+            with logging_to(home_folder() / "logs" / f"{run.id}.jsonl"):
+                result = self._search(archive, run, split)
             return self._tell(archive, run, result, split)
 
     def _search(self, archive: Archive, run: RunRecord, split: PromptSplit) -> SearchResult:
@@ -205,7 +209,7 @@ class _Job:
             seconds=self.seconds,
             clock=time.monotonic,
             started=self.started,
-            confirm_cost=3.0 * len(split.confirm) / len(split.search),
+            confirm_cost=4.5 * len(split.confirm) / len(split.search),
         )
         stop = StopFlag(self.console)
         leader = known.evaluation if known else None

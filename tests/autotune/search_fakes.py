@@ -24,7 +24,9 @@ ENVIRONMENT = Environment(
 
 
 def run_record(seed=0):
-    return RunRecord(id="run", deployment_name="test", deployment="{}", space="{}", seed=seed, environment=ENVIRONMENT)
+    return RunRecord(
+        id="run", deployment_name="test", deployment="{}", space="{}", prompts="p", seed=seed, environment=ENVIRONMENT
+    )
 
 
 def cell_of(descriptor):

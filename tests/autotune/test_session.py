@@ -24,7 +24,13 @@ HERE = Environment(
     host="box", cpu="c", cores=2, memory_gib=4.0, python="3.11", torch="2.13", system="Linux", code="abc"
 )
 RUN = RunRecord(
-    id="old", deployment_name="d", deployment='{"a":1,"b":{"c":2}}', space='{"k":1}', seed=0, environment=HERE
+    id="old",
+    deployment_name="d",
+    deployment='{"a":1,"b":{"c":2}}',
+    space='{"k":1}',
+    prompts="p0",
+    seed=0,
+    environment=HERE,
 )
 
 

@@ -95,7 +95,7 @@ def test_one_line_an_evaluation(plain, trial, space, stock):
     expect(
         plain,
         """
-   # outcome     x AR x stock spread   tau forced by        left             change against the best
+   # outcome     x AR x stock spread   tau forced by        left             change (* a new best)
    1 ok         1.50x   1.20x   2.1%  2.31    320 tpe       59s, 5 evals     * same knobs
    2 ok         1.75x   1.40x   2.1%  2.31    320 tpe       58s, 5 evals     * draft_length 6->9
 """
