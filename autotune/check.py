@@ -5,10 +5,11 @@ from pathlib import Path
 from archive.base import Attempt, Evaluation, Sample
 from archive.export import EngineExport, read_export
 from archive.summary import median_seconds, summarise
+from autotune.baseline import Baseline
 from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.forcing import TokenForcing
-from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt
 from autotune.session import Session, fresh_prompts
 from autotune.terminal import BenchReport, Console, GroupLine, VerifyReport, notice, show_bench, show_verify

@@ -1,6 +1,5 @@
 """The log of a run: one JSON line an event, in a file of the home folder. Silent until a file is opened."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +8,11 @@ import structlog
 
 from space.errors import InputError
 
+_INFO, _CRITICAL = 20, 50
+
 
 def _silence() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_CRITICAL))
 
 
 _silence()
@@ -34,7 +35,7 @@ def logging_to(path: Path) -> Iterator[None]:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(_INFO),
         logger_factory=structlog.WriteLoggerFactory(file=file),
     )
     try:

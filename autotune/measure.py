@@ -7,11 +7,10 @@ A candidate near the best is timed twice. Confirmation: AR, stock and candidate 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
 
 from archive.base import Attempt, Evaluation, Forced, Sample, Score
 from archive.summary import median_seconds, repeat_deviations, spread
+from autotune.baseline import Baseline, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.descriptor import describe
@@ -24,20 +23,15 @@ UNSTABLE_ABOVE = 0.10
 """A relative spread above this is not ranked."""
 _WORTH_REPEATING = 0.9
 """A candidate within this share of the best so far is timed a second time."""
+_MOST_DRIFT = 1.3
+"""Where AR and stock take this many times longer, or shorter, than at the baseline, it is measured anew."""
 _AR_PROBES = 2
 _CONFIRM_REPEATS = 3
 _REGIME = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """AR and stock on the search prompts at the start of a session, as samples."""
-
-    samples: tuple[Sample, ...]
-
-    def seconds(self, role: str) -> dict[str, float]:
-        """Reference seconds of each prompt."""
-        return median_seconds(self.samples, role)
+def _near(drift: float) -> bool:
+    return 1 / _MOST_DRIFT <= drift <= _MOST_DRIFT
 
 
 class _Broken(Exception):
@@ -120,25 +114,23 @@ class MeasuringEvaluator:
     def score(samples: Sequence[Sample], baseline: Baseline | None) -> Score:
         """Ratios of summed median seconds. With a baseline, its references are corrected by the drift of AR."""
         candidate = median_seconds(samples, "candidate")
-        own = {role: median_seconds(samples, role) for role in ("ar", "stock")}
-        deviations = repeat_deviations(samples, "candidate")
+        deviations = {"candidate": repeat_deviations(samples, "candidate")}
         if baseline is None:
+            own = {role: median_seconds(samples, role) for role in ("ar", "stock")}
+            deviations |= {role: repeat_deviations(samples, role) for role in own}
             seconds = {role: sum(own[role][prompt] for prompt in candidate) for role in own}
-            for role in own:
-                deviations += repeat_deviations(samples, role)
         else:
-            reference = {role: baseline.seconds(role) for role in own}
-            changes = {role: [own[role][p] / reference[role][p] for p in own[role]] for role in own}
-            drift = median(changes["ar"] + changes["stock"])
-            seconds = {role: drift * sum(reference[role][prompt] for prompt in candidate) for role in own}
-            deviations += [change / drift - 1.0 for role in own for change in changes[role]]
+            drift = baseline.drift(samples)
+            deviations["references"] = [change / drift - 1.0 for change in baseline.changes(samples)]
+            reference = {role: baseline.seconds(role) for role in ("ar", "stock")}
+            seconds = {role: drift * sum(reference[role][prompt] for prompt in candidate) for role in reference}
         total = sum(candidate.values())
         timed = [s for s in samples if s.role == "candidate"]
         tokens = sum(s.tokens for s in timed if s.repeat == 0)
         return Score(
             ratio_ar=seconds["ar"] / total,
             ratio_stock=seconds["stock"] / total,
-            spread=spread(deviations),
+            spread=max(map(spread, deviations.values())),
             tau=sum(s.tokens - 1 for s in timed) / max(1, sum(s.steps for s in timed)),
             tokens_per_second=tokens / total,
             ar_tokens_per_second=tokens / seconds["ar"],
@@ -157,6 +149,11 @@ class MeasuringEvaluator:
             samples.append(self._candidate(attempt, prompt, 0, verdicts))
             if index == attempt.number % len(prompts):
                 samples.append(requests.reference("stock", prompt).sample)
+        if not _near(self._baseline.drift(samples)):
+            # The machine is another one than at the baseline, which may itself have been taken in a bad moment.
+            self._baseline, _ = measure_baseline(requests, prompts)
+            if not _near(self._baseline.drift(samples)):
+                raise RequestFailed(Outcome.UNSTABLE, "the machine changed its speed during this evaluation")
         if self.score(samples, self._baseline).ratio_ar >= _WORTH_REPEATING * self._best:
             samples += [self._candidate(attempt, prompt, 1, verdicts) for prompt in prompts]
         return samples, self._forced(verdicts)

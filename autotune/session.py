@@ -7,11 +7,12 @@ from pathlib import Path
 from types import TracebackType
 
 from archive.base import Attempt, Evaluation
+from autotune.baseline import STEADY_WITHIN, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import Launch, RequestFailed, WorkerClient
 from autotune.environment import usable_cores
 from autotune.forcing import TokenForcing, measure_noise
-from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
 from engine.protocol import Generated
 from engine.tokenizer import ChatTokenizer
@@ -118,12 +119,15 @@ class Session:
         search, confirm = self.prepare(split.search), self.prepare(split.confirm)
         self._say("starting the engine; measuring AR, stock, and the noise of stock against itself")
         requests = self.requests()
-        requests.warm_up_reference(search[0])
-        ar, stock = zip(*((requests.reference("ar", p), requests.reference("stock", p)) for p in search), strict=True)
+        baseline, ar = measure_baseline(requests, search)
+        if baseline.unsteadiness() > STEADY_WITHIN:
+            self._say(
+                f"this machine is busy: AR's step time spreads by {baseline.unsteadiness():.0%}; figures will too"
+            )
         return MeasuringEvaluator(
             requests=requests,
             forcing=self.forcing(requests, [(p, timed.answer) for p, timed in zip(search, ar, strict=True)]),
-            baseline=Baseline(samples=tuple(timed.sample for timed in (*ar, *stock))),
+            baseline=baseline,
             search=search,
             confirm=confirm,
             best_ratio=best_ratio,

@@ -3,10 +3,11 @@
 import pytest
 
 from archive.base import Attempt, Sample
+from autotune.baseline import Baseline, measure_baseline
 from autotune.bench import Timed
 from autotune.client import RequestFailed
 from autotune.forcing import NoiseFloor, TokenForcing
-from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt
 from engine.protocol import Forced, Generated
 from space.genome import Genome
@@ -50,8 +51,12 @@ class FakeRequests:
     def warm_up(self, genome, prompt, timeout):
         self.asked.append(("warm-up", prompt.id, 0))
 
+    def warm_up_reference(self, prompt):
+        self.asked.append(("warm-up reference", prompt.id, 0))
+
     def reference(self, role, prompt, repeat=0):
-        seconds = {"ar": 2.0, "stock": 1.0}[role] * self.slow
+        slow = self.slow.pop(0) if isinstance(self.slow, list) else self.slow
+        seconds = {"ar": 2.0, "stock": 1.0}[role] * slow
         return self._timed(role, prompt, repeat, seconds, RIGHT)
 
     def candidate(self, genome, prompt, repeat, timeout):
@@ -61,7 +66,8 @@ class FakeRequests:
             self.asked.append(("candidate", prompt.id, repeat))
             raise found
         seconds = self.seconds(prompt, repeat) if callable(self.seconds) else self.seconds
-        return self._timed("candidate", prompt, repeat, seconds * self.slow, found)
+        slow = 1.0 if isinstance(self.slow, list) else self.slow
+        return self._timed("candidate", prompt, repeat, seconds * slow, found)
 
     def _timed(self, role, prompt, repeat, seconds, tokens):
         self.asked.append((role, prompt.id, repeat))
@@ -104,7 +110,8 @@ def test_the_score_of_a_confirmation_is_the_ratio_of_summed_medians():
     assert score.ar_tokens_per_second == pytest.approx(8 / 6.0)
     assert score.stock_tokens_per_second == pytest.approx(8 / 4.5)
     assert score.tau == pytest.approx(1.0), "three tokens in three steps; the prefill gives the first one"
-    assert score.spread == 0.0, "eight of twelve deviations are zero"
+    # The candidate's repeats lie 1/11, 1/11, 1/4 and 1/4 from their prompt's median; AR and stock do not vary.
+    assert score.spread == pytest.approx(1.4826 * (1 / 11 + 1 / 4) / 2)
 
 
 def test_the_drift_of_the_machine_is_taken_out():
@@ -126,7 +133,7 @@ def test_probes_that_disagree_are_spread():
 
 
 def test_a_good_search_evaluation():
-    evaluation = evaluate(FakeRequests(slow=1.5))
+    evaluation = evaluate(FakeRequests(slow=1.2))
     assert (evaluation.outcome, evaluation.reason) == (Outcome.OK, "")
     assert evaluation.seconds == 1
     assert evaluation.score.ratio_ar == pytest.approx(2.0)
@@ -138,6 +145,31 @@ def test_a_good_search_evaluation():
         ("candidate", 0),
         ("candidate", 1),
     }
+
+
+def test_a_baseline_from_a_bad_moment_is_measured_anew():
+    """AR and stock now take half of what the baseline says: the baseline is wrong, not the candidate fast."""
+    requests = FakeRequests(slow=0.5)
+    evaluation = evaluate(requests)
+    assert evaluation.score.ratio_ar == pytest.approx(2.0)
+    assert len([1 for role, _, _ in requests.asked if role == "ar"]) == 2 + len(PROMPTS)
+
+
+def test_a_machine_that_changes_within_an_evaluation_makes_it_unstable():
+    """Three probes at half speed, then a new baseline at full speed."""
+    evaluation = evaluate(FakeRequests(slow=[2.0] * 3 + [1.0] * 2 * len(PROMPTS)))
+    assert (evaluation.outcome, evaluation.score) == (Outcome.UNSTABLE, None)
+    assert evaluation.reason == "the machine changed its speed during this evaluation"
+
+
+def test_an_unsteady_baseline_is_repeated_at_most_twice():
+    wild = [1.0, 1.0, 9.0, 1.0, 3.0, 1.0, 5.0, 1.0, 7.0, 1.0]
+    steady = FakeRequests(slow=wild + [1.0] * 2 * len(PROMPTS))
+    baseline, answers = measure_baseline(steady, PROMPTS)
+    assert baseline.unsteadiness() == 0.0
+    assert len(answers) == len(PROMPTS)
+    never, _ = measure_baseline(FakeRequests(slow=wild * 3), PROMPTS)
+    assert never.unsteadiness() > 0.1
 
 
 def test_the_probes_rotate_over_the_prompts():
