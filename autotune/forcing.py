@@ -44,12 +44,22 @@ class NoiseFloor:
         return f"{self.margin:.3f} logits (99.9th percentile), {self.flips} of {self.compared} choices flip"
 
 
-def measure_noise(stock: WorkerClient, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> NoiseFloor:
-    """Measures stock against itself on AR answers of its own: one row a pass against ROW_COUNTS rows a pass."""
+def measure_noise(
+    stock: WorkerClient, answers: Sequence[tuple[PreparedPrompt, Generated]], linear_path: str = "plain"
+) -> NoiseFloor:
+    """Measures stock against itself on AR answers of its own: one row a pass against ROW_COUNTS rows a pass.
+
+    `linear_path` is the weight layout of AR.
+    """
     shifts: list[float] = []
     flips = 0
     for prompt, answer in answers:
-        request = MeasureNoise(prompt=prompt.tokens, tokens=answer.tokens[:_NOISE_TOKENS], row_counts=ROW_COUNTS)
+        request = MeasureNoise(
+            prompt=prompt.tokens,
+            tokens=answer.tokens[:_NOISE_TOKENS],
+            row_counts=ROW_COUNTS,
+            linear_path=linear_path,
+        )
         noise = stock.noise(request, _TIMEOUT)
         shifts += noise.shifts
         flips += noise.flips

@@ -10,7 +10,7 @@ from archive.base import Attempt, Evaluation
 from autotune.baseline import STEADY_WITHIN, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import Launch, RequestFailed, WorkerClient
-from autotune.environment import usable_cores
+from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
@@ -42,7 +42,7 @@ class Baselines:
 
 def full_space() -> KnobSpace:
     """The knobs of this machine."""
-    return cpu_space(usable_cores())
+    return cpu_space(usable_cores(), packs=packs_weights())
 
 
 def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
@@ -107,7 +107,7 @@ class Session:
 
     def forcing(self, requests: TimedRequests, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> TokenForcing:
         """Measures stock's noise against itself on AR answers of its own, which become references of forcing."""
-        noise = measure_noise(self._stock, answers)
+        noise = measure_noise(self._stock, answers, str(self._baselines.ar.knobs["linear_path"]))
         self._say(f"noise of stock against itself: {noise.describe()}")
         forcing = TokenForcing(self._stock, noise, requests.stop_ids)
         for prompt, answer in answers:

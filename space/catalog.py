@@ -12,9 +12,15 @@ _NGRAM = Condition(name="drafter", values=("ngram",))
 _SUFFIX = Condition(name="drafter", values=("suffix",))
 
 
-def cpu_space(cores: int | None = None) -> KnobSpace:
-    """The knobs of a CPU deployment; `cores` bounds the thread count (default: this machine's)."""
+def cpu_space(cores: int | None = None, *, packs: bool = True) -> KnobSpace:
+    """The knobs of a CPU deployment.
+
+    Args:
+        cores: bounds the thread count (default: this machine's).
+        packs: the processor can multiply with packed bf16 weights, which is then what AR and stock do as well.
+    """
     threads = cores or os.cpu_count() or 1
+    layouts = ("packed", "plain") if packs else ("plain",)
     return KnobSpace(
         version=SPACE_VERSION,
         knobs=(
@@ -90,8 +96,8 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
             ),
             Knob(
                 name="linear_path",
-                domain=ChoiceDomain(options=("plain", "packed")),
-                default="plain",
+                domain=ChoiceDomain(options=layouts),
+                default=layouts[0],
                 gap="weights",
                 help="weights row by row, or packed once into the layout of the CPU's matrix kernel",
             ),

@@ -6,13 +6,14 @@ from functools import cached_property
 
 from archive.base import Attempt
 from autotune.client import WorkerClient
+from autotune.environment import packs_weights
 from autotune.measure import MeasuringEvaluator
 from autotune.session import Session, deployment_prompts
 from space.catalog import cpu_space
 from space.deployment import Deployment
 from space.genome import Genome
 
-SPACE = cpu_space(cores=1)
+SPACE = cpu_space(cores=1, packs=packs_weights())
 DRAFTS_OFTEN = Genome.complete(SPACE, {"draft_length": 8, "ngram_max": 3, "ngram_min": 1})
 
 
