@@ -79,9 +79,9 @@ class Llama:
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
             x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, cache))
-            gate_up = layer.gate_up(self._normalise(x, layer.ffn_norm))
-            gate = gate_up[:, : self.config.ffn].contiguous()
-            x = x + layer.down(functional.silu(gate).mul_(gate_up[:, self.config.ffn :]))
+            gate, up = layer.gate_up(self._normalise(x, layer.ffn_norm)).chunk(2, -1)
+            # silu of strided rows takes another code path than of one row: contiguous keeps both bit-equal.
+            x = x + layer.down(functional.silu(gate.contiguous()).mul_(up))
         return self._normalise(x, self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
