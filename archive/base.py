@@ -74,12 +74,16 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One search. `deployment` and `space` are canonical JSON: what a resumed run must equal."""
+    """One search. `deployment` and `space` are canonical JSON: what a resumed run must equal.
+
+    `prompts` is the content hash of the prompts of search and confirmation.
+    """
 
     id: str
     deployment_name: str
     deployment: str
     space: str
+    prompts: str
     seed: int
     environment: Environment
 

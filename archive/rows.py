@@ -17,7 +17,7 @@ SCORE_COLUMNS = tuple(f.name for f in fields(Score))
 DESCRIPTOR_COLUMNS = tuple(f.name for f in fields(Descriptor))
 FORCED_COLUMNS = ("forced_tokens", "forced_exact", "forced_near_ties", "first_mismatch")
 
-RUN_COLUMNS = ("id", "deployment_name", "deployment", "space", "seed", "environment")
+RUN_COLUMNS = ("id", "deployment_name", "deployment", "space", "prompts", "seed", "environment")
 ATTEMPT_COLUMNS = ("run_id", "number", "genome_id", "genome", "parents", "operator", "rng_state")
 EVALUATION_COLUMNS = (
     *("attempt_id", "stage", "outcome", "reason", "seconds"),
@@ -35,7 +35,7 @@ def insert(table: str, columns: Sequence[str]) -> str:
 def run_row(run: RunRecord) -> tuple[Any, ...]:
     """Values in the order of RUN_COLUMNS."""
     environment = canonical_json(asdict(run.environment))
-    return (run.id, run.deployment_name, run.deployment, run.space, run.seed, environment)
+    return (run.id, run.deployment_name, run.deployment, run.space, run.prompts, run.seed, environment)
 
 
 def read_run(row: sqlite3.Row) -> RunRecord:

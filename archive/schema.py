@@ -26,6 +26,7 @@ _TABLES = (
         deployment_name TEXT NOT NULL,
         deployment TEXT NOT NULL,
         space TEXT NOT NULL,
+        prompts TEXT NOT NULL,
         seed INTEGER NOT NULL,
         environment TEXT NOT NULL,
         started TEXT NOT NULL DEFAULT {_NOW}

@@ -52,9 +52,9 @@ class TimedRequests:
         """Times a candidate; RequestFailed says how it failed."""
         return self._time(self._candidate, "candidate", genome.knobs, prompt, repeat, timeout)
 
-    def warm_up(self, genome: Genome, prompt: PreparedPrompt) -> None:
+    def warm_up(self, genome: Genome, prompt: PreparedPrompt, timeout: float) -> None:
         """A short untimed answer: packing weights and first calls must not be timed."""
-        self._candidate.generate(self._request(genome.knobs, prompt, _WARM_UP_TOKENS), _SLOWEST)
+        self._candidate.generate(self._request(genome.knobs, prompt, _WARM_UP_TOKENS), timeout)
 
     def warm_up_reference(self, prompt: PreparedPrompt) -> None:
         """The same for the stock worker."""

@@ -68,7 +68,7 @@ class Budget:
         # A short budget keeps one confirmation only: else it would be spent on confirming the first seed.
         # The expected cost, not the measured one: a cheap confirmation must not send a resumed run back to searching.
         one = self._expected_confirmation(trials)
-        return min(RESERVED * one, max(one, self.seconds / 4))
+        return min(RESERVED * one, max(one, self.seconds / 3))
 
 
 def _median_cost(trials: Sequence[Trial], stage: str) -> float | None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from archive.base import Attempt, Evaluation, Sample
 from archive.export import EngineExport, read_export
 from archive.summary import median_seconds, summarise
+from autotune.baseline import Baseline
 from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.forcing import TokenForcing
-from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt
 from autotune.session import Session, fresh_prompts
 from autotune.terminal import BenchReport, Console, GroupLine, VerifyReport, notice, show_bench, show_verify
@@ -80,6 +81,9 @@ def bench(console: Console, config: Path) -> int:
             search=(),
             confirm=prompts,
         ).evaluate(_attempt(check.genome), "confirm")
+    if evaluation.forced is not None and evaluation.forced.first_mismatch:
+        show_verify(console, VerifyReport(config=config, prompts=len(prompts), forced=evaluation.forced))
+        return 1
     if evaluation.outcome is not Outcome.OK:
         raise EngineError(f"{config}: {evaluation.outcome}: {evaluation.reason}")
     groups = tuple(_group_line(name, evaluation, prompts) for name in dict.fromkeys(p.group for p in prompts))

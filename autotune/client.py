@@ -15,6 +15,7 @@ from typing import IO, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
+from autotune.log import logger
 from engine.protocol import (
     AnyReply,
     Failed,
@@ -44,6 +45,10 @@ class RequestFailed(WorkerError):
         self.outcome = outcome
 
 
+class RequestRefused(RequestFailed):
+    """The worker says that it cannot answer this request; it lives on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How a worker is started. `module` is run with `python -m`; tests put broken candidates there."""
@@ -68,6 +73,7 @@ class WorkerClient:
     def __init__(self, launch: Launch) -> None:
         """Starts nothing yet."""
         self._launch = launch
+        self._log = logger.bind(role=launch.role)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._buffer = b""
@@ -81,10 +87,10 @@ class WorkerClient:
     ) -> None:
         self.close()
 
-    def start(self) -> Ready:
-        """Starts the process if there is none; returns its first line. RequestFailed when it cannot load its model."""
-        if self._process is not None and self._ready is not None:
-            return self._ready
+    def launch(self) -> None:
+        """Starts the process if there is none, without waiting until it is ready."""
+        if self._process is not None:
+            return
         # A file, not a pipe: a survivor of a kill could hold a pipe open.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         path = os.pathsep.join([*self._launch.path, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -97,7 +103,18 @@ class WorkerClient:
             start_new_session=True,
         )
         self._buffer = b""
-        self._ready = self._expect(Ready, _START_SECONDS)
+        self._log.info("worker started", pid=self._process.pid)
+
+    def start(self) -> Ready:
+        """Waits until the process is ready; returns its first line. RequestFailed when it cannot load its model."""
+        if self._process is not None and self._ready is not None:
+            return self._ready
+        self.launch()
+        try:
+            self._ready = self._expect(Ready, _START_SECONDS)
+        except RequestRefused:
+            self.close()
+            raise
         return self._ready
 
     def generate(self, request: Generate, timeout: float) -> tuple[Generated, float]:
@@ -130,22 +147,35 @@ class WorkerClient:
         process.wait()
         for stream in (process.stdin, process.stdout, self._errors):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # a request that a dead worker did not take
+                    stream.close()
 
     def _send(self, line: str) -> None:
         process = self._process
         if process is None or process.stdin is None:
             raise WorkerError("the worker is not running")
+        if self._buffer or self._has_spoken():
+            self.close()
+            raise RequestFailed(Outcome.RUNTIME, "the worker answered before it was asked")
         try:
             process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
 
+    def _has_spoken(self) -> bool:
+        """True when something lies in the pipe: an answer, or the end of the process, which shows on writing."""
+        process = self._process
+        if process is None or process.stdout is None or process.poll() is not None:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
     def _expect(self, kind: type[Reply], timeout: float) -> Reply:
         reply = self._parse(self._read_line(timeout))
         if isinstance(reply, Failed):
-            raise RequestFailed(Outcome(reply.outcome), reply.reason)
+            raise RequestRefused(Outcome(reply.outcome), reply.reason)
         if not isinstance(reply, kind):
             self.close()
             raise RequestFailed(Outcome.RUNTIME, f"the worker answered {reply.kind!r} instead of {kind.__name__}")
@@ -168,6 +198,7 @@ class WorkerClient:
             while b"\n" not in self._buffer:
                 left = deadline - time.perf_counter()
                 if left <= 0 or not selector.select(left):
+                    self._log.warning("worker killed", timeout=timeout)
                     self.close()
                     raise RequestFailed(Outcome.TIMEOUT, f"no answer within {timeout:.0f} s; the worker was killed")
                 piece = os.read(process.stdout.fileno(), 1 << 16)
@@ -185,6 +216,7 @@ class WorkerClient:
             errors.seek(0, os.SEEK_END)
             errors.seek(max(0, errors.tell() - 4096))
             last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self._log.warning("worker died", code=code, last=last)
         self.close()
         if code == -signal.SIGKILL:
             return RequestFailed(Outcome.OOM, "the worker was killed (SIGKILL), most likely for memory")

@@ -10,6 +10,7 @@ from archive.queries import list_runs, show, top
 from archive.store import Archive
 from autotune import check, doctor
 from autotune import tune as tuning
+from autotune.base import as_trials
 from autotune.options import (
     ArchiveListOptions,
     ArchiveShowOptions,
@@ -20,6 +21,7 @@ from autotune.options import (
     TuneOptions,
     VerifyOptions,
 )
+from autotune.ranking import best
 from autotune.session import Baselines, deployment_prompts, full_space
 from autotune.terminal import make_console, notice, show_checks, show_detail, show_runs, show_top
 from space.deployment import find_deployment
@@ -52,7 +54,9 @@ def export(options: ExportOptions) -> int:
                 f"the archive has no run of {deployment.name}\n"
                 f"Tune it first: python run.py --deployment {options.deployment}"
             )
-        document = build_export(run, archive.history(run.id), split.confirm)
+        history = archive.history(run.id)
+        winner = best(as_trials(history), full_space(), "confirm")
+        document = build_export(run, history, split.confirm, winner.attempt.genome.id if winner else None)
     write_export(out, document)
     notice(make_console(), f"exported {document.genome.id} for the {options.to} to {out}")
     return 0

@@ -6,6 +6,7 @@ from statistics import median
 
 from autotune.base import Trial
 from autotune.history import ratio, searched
+from autotune.operators.random_knobs import RandomKnobs
 from autotune.parents import Cell, CellOf, cell_key
 from space.outcome import Outcome
 
@@ -15,6 +16,8 @@ DISCOUNT = 0.95
 CELL_SHARE = 0.2
 # What an operator without trials is assumed to gain (log ratio) in one evaluation: new operators get tried.
 PRIOR_GAIN = 0.01
+# Knobs drawn without looking at anything help least often: they start with less, and keep the floor.
+BLIND_GAIN = 0.002
 FLOOR = 0.06
 
 
@@ -56,7 +59,8 @@ def credits(history: Sequence[Trial], names: Sequence[str], cell_of: CellOf) -> 
         if name in gained:
             gained[name] += gain
             spent[name] += trial.evaluation.seconds / unit
-    return {name: (PRIOR_GAIN + gained[name]) / (1.0 + spent[name]) for name in names}
+    prior = {name: BLIND_GAIN if name == RandomKnobs.name else PRIOR_GAIN for name in names}
+    return {name: (prior[name] + gained[name]) / (1.0 + spent[name]) for name in names}
 
 
 def probabilities(credit: Mapping[str, float]) -> dict[str, float]:

@@ -11,7 +11,19 @@ from engine.weights.source import EMBEDDED_FOLDER, home_folder
 
 _NEEDED_GIB = 2.0
 _NEEDED_DISK = 1.0
-_PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "gguf", "optuna", "deap", "pydantic", "structlog", "rich")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "jinja2",
+    "gguf",
+    "optuna",
+    "deap",
+    "pydantic",
+    "structlog",
+    "rich",
+)
 
 
 def _package(name: str) -> Check:

@@ -10,6 +10,7 @@ from autotune.client import ROOT
 from space.canonical import content_hash
 
 _CODE = ("space", "kernels", "engine")
+_PACKS = {"avx512bw", "avx512vl", "avx512dq"}
 
 
 def cpu_model() -> str:
@@ -24,6 +25,16 @@ def cpu_model() -> str:
 def usable_cores() -> int:
     """Processors that this process may use: a container may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def packs_weights() -> bool:
+    """True when this processor has what oneDNN needs to multiply with packed bf16 weights."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
+    return flags >= _PACKS
 
 
 def memory_gib() -> float:

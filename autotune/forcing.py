@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archive.base import Forced
-from autotune.client import WorkerClient
+from autotune.client import RequestFailed, RequestRefused, WorkerClient
 from autotune.prepared import PreparedPrompt
 from engine.protocol import Force, Generated, MeasureNoise
+from space.errors import WorkerError
+from space.outcome import Outcome
 
 ROW_COUNTS = (2, 8, 16, 32)
 _PERCENTILE = 0.999
+_NOISE_TOKENS = 32
+"""Tokens of each answer on which stock is compared with itself."""
 _SIGNIFICANCE = 0.001
 _TIMEOUT = 300.0
 
@@ -40,12 +44,22 @@ class NoiseFloor:
         return f"{self.margin:.3f} logits (99.9th percentile), {self.flips} of {self.compared} choices flip"
 
 
-def measure_noise(stock: WorkerClient, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> NoiseFloor:
-    """Measures stock against itself on AR answers of its own: one row a pass against ROW_COUNTS rows a pass."""
+def measure_noise(
+    stock: WorkerClient, answers: Sequence[tuple[PreparedPrompt, Generated]], linear_path: str = "plain"
+) -> NoiseFloor:
+    """Measures stock against itself on AR answers of its own: one row a pass against ROW_COUNTS rows a pass.
+
+    `linear_path` is the weight layout of AR.
+    """
     shifts: list[float] = []
     flips = 0
     for prompt, answer in answers:
-        request = MeasureNoise(prompt=prompt.tokens, tokens=answer.tokens, row_counts=ROW_COUNTS)
+        request = MeasureNoise(
+            prompt=prompt.tokens,
+            tokens=answer.tokens[:_NOISE_TOKENS],
+            row_counts=ROW_COUNTS,
+            linear_path=linear_path,
+        )
         noise = stock.noise(request, _TIMEOUT)
         shifts += noise.shifts
         flips += noise.flips
@@ -70,11 +84,12 @@ def too_many_near_ties(near_ties: int, tokens: int, noise: NoiseFloor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one answer. `mismatch` says which token failed and why, or is None."""
+    """The judgement of one answer. `mismatch` says which token failed first and why, or is None."""
 
     tokens: int
-    near_ties: int
-    mismatch: str | None
+    exact: int
+    near_ties: int = 0
+    mismatch: str | None = None
 
 
 class TokenForcing:
@@ -96,9 +111,9 @@ class TokenForcing:
         """Judges one answer: its tokens, and that it ended where it should."""
         ended = self._ending(answer, max_tokens)
         if ended is not None:
-            return Verdict(tokens=len(answer.tokens), near_ties=0, mismatch=f"prompt {prompt.id}: {ended}")
+            return Verdict(tokens=len(answer.tokens), exact=0, mismatch=f"prompt {prompt.id}: {ended}")
         if answer.tokens == self._references.get(prompt.id):
-            return Verdict(tokens=len(answer.tokens), near_ties=0, mismatch=None)
+            return Verdict(tokens=len(answer.tokens), exact=len(answer.tokens))
         key = (prompt.id, answer.tokens)
         if key not in self._verdicts:
             self._verdicts[key] = self._force(prompt, answer)
@@ -111,13 +126,16 @@ class TokenForcing:
         mismatch = next((verdict.mismatch for verdict in verdicts if verdict.mismatch), None)
         if mismatch is None and too_many_near_ties(near_ties, tokens, self._noise):
             mismatch = f"{near_ties} near-ties in {tokens} tokens; stock shows {self._noise.describe()}"
-        return Forced(tokens=tokens, exact=tokens - near_ties, near_ties=near_ties, first_mismatch=mismatch)
+        exact = sum(verdict.exact for verdict in verdicts)
+        return Forced(tokens=tokens, exact=exact, near_ties=near_ties, first_mismatch=mismatch)
 
     def _ending(self, answer: Generated, max_tokens: int) -> str | None:
         """What is wrong with where an answer ends, or None."""
         tokens = answer.tokens
         if not tokens:
             return "no token came back"
+        if min(tokens) < 0:
+            return f"{min(tokens)} is no token"
         if any(token in self._stop_ids for token in tokens[:-1]):
             return "tokens follow a stop token"
         if answer.finish == "stop" and tokens[-1] not in self._stop_ids:
@@ -129,13 +147,21 @@ class TokenForcing:
         return None
 
     def _force(self, prompt: PreparedPrompt, answer: Generated) -> Verdict:
-        trace = self._stock.force(Force(prompt=prompt.tokens, tokens=answer.tokens), _TIMEOUT)
-        near_ties = 0
+        try:
+            trace = self._stock.force(Force(prompt=prompt.tokens, tokens=answer.tokens), _TIMEOUT)
+        except RequestFailed as error:
+            # Stock refuses what is no token of the model; any other failure is stock's own and judges nobody.
+            if isinstance(error, RequestRefused) and error.outcome is Outcome.RUNTIME:
+                where = f"prompt {prompt.id}: stock cannot judge these tokens: {error}"
+                return Verdict(tokens=len(answer.tokens), exact=0, mismatch=where)
+            raise WorkerError(f"the reference path failed to force prompt {prompt.id}: {error}") from error
+        exact = near_ties = 0
+        mismatch = None
         for index, (token, choice, margin) in enumerate(zip(answer.tokens, trace.choices, trace.margins, strict=True)):
             if token == choice:
-                continue
-            if margin > self._noise.margin:
-                where = f"prompt {prompt.id}, token {index}: {token} lies {margin:.3f} logits below stock's {choice}"
-                return Verdict(tokens=len(answer.tokens), near_ties=near_ties, mismatch=where)
-            near_ties += 1
-        return Verdict(tokens=len(answer.tokens), near_ties=near_ties, mismatch=None)
+                exact += 1
+            elif margin <= self._noise.margin:
+                near_ties += 1
+            elif mismatch is None:
+                mismatch = f"prompt {prompt.id}, token {index}: {token} lies {margin:.3f} logits below stock's {choice}"
+        return Verdict(tokens=len(answer.tokens), exact=exact, near_ties=near_ties, mismatch=mismatch)

@@ -7,15 +7,15 @@ A candidate near the best is timed twice. Confirmation: AR, stock and candidate 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
 
 from archive.base import Attempt, Evaluation, Forced, Sample, Score
 from archive.summary import median_seconds, repeat_deviations, spread
+from autotune.baseline import Baseline, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.descriptor import describe
 from autotune.forcing import TokenForcing, Verdict
+from autotune.log import logger
 from autotune.prepared import PreparedPrompt
 from space.outcome import Outcome
 
@@ -23,20 +23,15 @@ UNSTABLE_ABOVE = 0.10
 """A relative spread above this is not ranked."""
 _WORTH_REPEATING = 0.9
 """A candidate within this share of the best so far is timed a second time."""
+_MOST_DRIFT = 1.3
+"""Where AR and stock take this many times longer, or shorter, than at the baseline, it is measured anew."""
 _AR_PROBES = 2
 _CONFIRM_REPEATS = 3
 _REGIME = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """AR and stock on the search prompts at the start of a session, as samples."""
-
-    samples: tuple[Sample, ...]
-
-    def seconds(self, role: str) -> dict[str, float]:
-        """Reference seconds of each prompt."""
-        return median_seconds(self.samples, role)
+def _near(drift: float) -> bool:
+    return 1 / _MOST_DRIFT <= drift <= _MOST_DRIFT
 
 
 class _Broken(Exception):
@@ -72,6 +67,12 @@ class MeasuringEvaluator:
 
     def evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         """Runs one attempt; whatever the candidate does becomes an outcome."""
+        evaluation = self._evaluate(attempt, stage)
+        told = {"attempt": attempt.number, "stage": stage, "outcome": evaluation.outcome, "reason": evaluation.reason}
+        logger.info("evaluated", genome=attempt.genome.id, seconds=round(evaluation.seconds, 3), **told)
+        return evaluation
+
+    def _evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         started = self._clock()
 
         def ended(outcome: Outcome, reason: str = "", forced: Forced | None = None) -> Evaluation:
@@ -113,25 +114,23 @@ class MeasuringEvaluator:
     def score(samples: Sequence[Sample], baseline: Baseline | None) -> Score:
         """Ratios of summed median seconds. With a baseline, its references are corrected by the drift of AR."""
         candidate = median_seconds(samples, "candidate")
-        own = {role: median_seconds(samples, role) for role in ("ar", "stock")}
-        deviations = repeat_deviations(samples, "candidate")
+        deviations = {"candidate": repeat_deviations(samples, "candidate")}
         if baseline is None:
+            own = {role: median_seconds(samples, role) for role in ("ar", "stock")}
+            deviations |= {role: repeat_deviations(samples, role) for role in own}
             seconds = {role: sum(own[role][prompt] for prompt in candidate) for role in own}
-            for role in own:
-                deviations += repeat_deviations(samples, role)
         else:
-            reference = {role: baseline.seconds(role) for role in own}
-            changes = {role: [own[role][p] / reference[role][p] for p in own[role]] for role in own}
-            drift = median(changes["ar"] + changes["stock"])
-            seconds = {role: drift * sum(reference[role][prompt] for prompt in candidate) for role in own}
-            deviations += [change / drift - 1.0 for role in own for change in changes[role]]
+            drift = baseline.drift(samples)
+            deviations["references"] = [change / drift - 1.0 for change in baseline.changes(samples)]
+            reference = {role: baseline.seconds(role) for role in ("ar", "stock")}
+            seconds = {role: drift * sum(reference[role][prompt] for prompt in candidate) for role in reference}
         total = sum(candidate.values())
         timed = [s for s in samples if s.role == "candidate"]
         tokens = sum(s.tokens for s in timed if s.repeat == 0)
         return Score(
             ratio_ar=seconds["ar"] / total,
             ratio_stock=seconds["stock"] / total,
-            spread=spread(deviations),
+            spread=max(map(spread, deviations.values())),
             tau=sum(s.tokens - 1 for s in timed) / max(1, sum(s.steps for s in timed)),
             tokens_per_second=tokens / total,
             ar_tokens_per_second=tokens / seconds["ar"],
@@ -140,7 +139,7 @@ class MeasuringEvaluator:
 
     def _run_search(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
         prompts, requests = self._search, self._requests
-        requests.warm_up(attempt.genome, prompts[0])
+        requests.warm_up(attempt.genome, prompts[0], self._patience(prompts[0]))
         probes = {(attempt.number * _AR_PROBES + i) % len(prompts) for i in range(_AR_PROBES)}
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
@@ -150,12 +149,17 @@ class MeasuringEvaluator:
             samples.append(self._candidate(attempt, prompt, 0, verdicts))
             if index == attempt.number % len(prompts):
                 samples.append(requests.reference("stock", prompt).sample)
+        if not _near(self._baseline.drift(samples)):
+            # The machine is another one than at the baseline, which may itself have been taken in a bad moment.
+            self._baseline, _ = measure_baseline(requests, prompts)
+            if not _near(self._baseline.drift(samples)):
+                raise RequestFailed(Outcome.UNSTABLE, "the machine changed its speed during this evaluation")
         if self.score(samples, self._baseline).ratio_ar >= _WORTH_REPEATING * self._best:
             samples += [self._candidate(attempt, prompt, 1, verdicts) for prompt in prompts]
         return samples, self._forced(verdicts)
 
     def _run_confirm(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
-        self._requests.warm_up(attempt.genome, self._confirm[0])
+        self._requests.warm_up(attempt.genome, self._confirm[0], self._patience(self._confirm[0]))
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
         for repeat in range(_CONFIRM_REPEATS):
@@ -174,12 +178,15 @@ class MeasuringEvaluator:
 
     def _candidate(self, attempt: Attempt, prompt: PreparedPrompt, repeat: int, verdicts: list[Verdict]) -> Sample:
         """Times one answer and judges it at once: a mismatch ends the evaluation."""
-        slow = 10.0 + 8.0 * self._baseline.seconds("ar").get(prompt.id, 30.0)
-        timed = self._requests.candidate(attempt.genome, prompt, repeat, slow)
+        timed = self._requests.candidate(attempt.genome, prompt, repeat, self._patience(prompt))
         verdicts.append(self._forcing.judge(prompt, timed.answer, self._requests.max_tokens))
         if verdicts[-1].mismatch:
             raise _Broken(self._forcing.total(verdicts))
         return timed.sample
+
+    def _patience(self, prompt: PreparedPrompt) -> float:
+        """Seconds after which a candidate hangs: several times what AR took, where that is known."""
+        return 10.0 + 8.0 * self._baseline.seconds("ar").get(prompt.id, 30.0)
 
     def _forced(self, verdicts: Sequence[Verdict]) -> Forced:
         forced = self._forcing.total(verdicts)

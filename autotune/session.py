@@ -7,11 +7,12 @@ from pathlib import Path
 from types import TracebackType
 
 from archive.base import Attempt, Evaluation
+from autotune.baseline import STEADY_WITHIN, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import Launch, RequestFailed, WorkerClient
-from autotune.environment import usable_cores
+from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
-from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
 from engine.protocol import Generated
 from engine.tokenizer import ChatTokenizer
@@ -41,7 +42,7 @@ class Baselines:
 
 def full_space() -> KnobSpace:
     """The knobs of this machine."""
-    return cpu_space(usable_cores())
+    return cpu_space(usable_cores(), packs=packs_weights())
 
 
 def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
@@ -91,6 +92,8 @@ class Session:
 
     def requests(self) -> TimedRequests:
         """Starts the workers. EngineError when the model cannot be loaded."""
+        for worker in (self._stock, self._candidate):
+            worker.launch()  # both load at once
         try:
             return TimedRequests(
                 stock=self._stock,
@@ -104,7 +107,7 @@ class Session:
 
     def forcing(self, requests: TimedRequests, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> TokenForcing:
         """Measures stock's noise against itself on AR answers of its own, which become references of forcing."""
-        noise = measure_noise(self._stock, answers)
+        noise = measure_noise(self._stock, answers, str(self._baselines.ar.knobs["linear_path"]))
         self._say(f"noise of stock against itself: {noise.describe()}")
         forcing = TokenForcing(self._stock, noise, requests.stop_ids)
         for prompt, answer in answers:
@@ -116,12 +119,15 @@ class Session:
         search, confirm = self.prepare(split.search), self.prepare(split.confirm)
         self._say("starting the engine; measuring AR, stock, and the noise of stock against itself")
         requests = self.requests()
-        requests.warm_up_reference(search[0])
-        ar, stock = zip(*((requests.reference("ar", p), requests.reference("stock", p)) for p in search), strict=True)
+        baseline, ar = measure_baseline(requests, search)
+        if baseline.unsteadiness() > STEADY_WITHIN:
+            self._say(
+                f"this machine is busy: AR's step time spreads by {baseline.unsteadiness():.0%}; figures will too"
+            )
         return MeasuringEvaluator(
             requests=requests,
             forcing=self.forcing(requests, [(p, timed.answer) for p, timed in zip(search, ar, strict=True)]),
-            baseline=Baseline(samples=tuple(timed.sample for timed in (*ar, *stock))),
+            baseline=baseline,
             search=search,
             confirm=confirm,
             best_ratio=best_ratio,

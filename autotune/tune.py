@@ -3,6 +3,7 @@
 import json
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from types import FrameType
 
 from archive.base import Evaluation, RunRecord
 from archive.elites import cell_of
-from archive.evidence import build_export
+from archive.evidence import build_export, prompts_hash
 from archive.export import write_export
 from archive.queries import outcome_counts
 from archive.store import Archive
@@ -22,6 +23,7 @@ from autotune.base import Trial, as_trials
 from autotune.budget import Budget
 from autotune.environment import environment
 from autotune.history import searched
+from autotune.log import logging_to
 from autotune.loop import Ended, SearchResult, run_search
 from autotune.operators import all_operators
 from autotune.options import TuneOptions
@@ -47,6 +49,9 @@ from space.errors import InputError
 from space.knobs import KnobSpace
 from space.prompts import PromptSplit
 
+_STOPPING = "stopping after this evaluation; the same command continues (Ctrl-C again: at once)"
+_STOPPED = "stopped before anything was confirmed; the same command continues"
+_UNCONFIRMED = "nothing to export: no candidate was confirmed; see python run.py archive list, then archive show RUN"
 _NAMES = {"ar": "AR", "stock": "stock", "candidate": "best"}
 
 
@@ -83,7 +88,9 @@ class StopFlag:
         if self.raised:
             raise KeyboardInterrupt
         self.raised = True
-        notice(self._console, "stopping after this evaluation; the same command continues (Ctrl-C again: at once)")
+        # In a thread of its own: this handler may have interrupted a line that is being printed, which printing again
+        # from here would repeat.
+        threading.Thread(target=notice, args=(self._console, _STOPPING)).start()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -95,12 +102,13 @@ class StopFlag:
             signal.signal(signal.SIGINT, before)
 
 
-def _new_run(deployment: Deployment, space: KnobSpace, seed: int) -> RunRecord:
+def _new_run(deployment: Deployment, space: KnobSpace, split: PromptSplit, seed: int) -> RunRecord:
     return RunRecord(
         id=secrets.token_hex(4),
         deployment_name=deployment.name,
         deployment=canonical_json(deployment.content()),
         space=canonical_json(space.to_json()),
+        prompts=prompts_hash([*split.search, *split.confirm]),
         seed=seed,
         environment=environment(),
     )
@@ -113,6 +121,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
         ("", json.loads(old.deployment), json.loads(new.deployment)),
         ("space", json.loads(old.space), json.loads(new.space)),
         ("environment", asdict(old.environment), asdict(new.environment)),
+        ("prompts", old.prompts, new.prompts),
         ("seed", old.seed, new.seed),
     ):
         lines += differing_keys(a, b, name)
@@ -126,6 +135,9 @@ def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
         archive.begin_run(new)
         return new
     different = _differences(old, new)
+    if different and not archive.history(old.id):
+        archive.begin_run(new)  # nothing to lose: it never got to an evaluation, perhaps for what was just corrected
+        return new
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise InputError(
@@ -154,12 +166,13 @@ class _Job:
     def start_block(self, run: RunRecord, finished: int) -> StartBlock:
         """What is about to happen."""
         machine = run.environment
+        cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
         return StartBlock(
             version=program_version(),
             deployment=f"{self.deployment.name}: {self.deployment.description}",
             signature=self.deployment.signature,
             model=self.deployment.target.source,
-            hardware=f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB, torch {machine.torch}",
+            hardware=f"{machine.cpu}, {cores}, {machine.memory_gib} GiB, torch {machine.torch}",
             seconds=self.seconds,
             max_evals=self.max_evals,
             archive=self.path,
@@ -170,7 +183,7 @@ class _Job:
     def run(self) -> int:
         """Searches, tells, exports."""
         _, split = deployment_prompts(self.deployment)
-        new = _new_run(self.deployment, self.space, self.options.seed)
+        new = _new_run(self.deployment, self.space, split, self.options.seed)
         if self.options.dry_run:
             show_start(self.console, self.start_block(new, 0))
             show_knobs(self.console, self.space)
@@ -179,7 +192,8 @@ class _Job:
             if self.options.fresh:
                 archive.begin_run(new)
             run = new if self.options.fresh else continued_run(archive, new)
-            result = self._search(archive, run, split)
+            with logging_to(home_folder() / "logs" / f"{run.id}.jsonl"):
+                result = self._search(archive, run, split)
             return self._tell(archive, run, result, split)
 
     def _search(self, archive: Archive, run: RunRecord, split: PromptSplit) -> SearchResult:
@@ -195,7 +209,7 @@ class _Job:
             seconds=self.seconds,
             clock=time.monotonic,
             started=self.started,
-            confirm_cost=3.0 * len(split.confirm) / len(split.search),
+            confirm_cost=4.5 * len(split.confirm) / len(split.search),
         )
         stop = StopFlag(self.console)
         leader = known.evaluation if known else None
@@ -216,9 +230,11 @@ class _Job:
 
     def _tell(self, archive: Archive, run: RunRecord, result: SearchResult, split: PromptSplit) -> int:
         export = None
+        stopped = result.ended is Ended.STOPPED
         if result.winner is not None:
             export = default_export(self.deployment.name)
-            write_export(export, build_export(run, archive.history(run.id), split.confirm))
+            genome = result.winner.attempt.genome
+            write_export(export, build_export(run, archive.history(run.id), split.confirm, genome.id))
         summary = Summary(
             deployment=f"{self.deployment.name}, confirmed on {len(split.confirm)} prompts that the search never saw",
             seconds=sum(trial.evaluation.seconds for trial in result.trials),
@@ -226,9 +242,10 @@ class _Job:
             counts=outcome_counts(archive, run.id),
             best=result.winner.attempt.genome if result.winner else None,
             export=export,
+            without=_STOPPED if stopped else _UNCONFIRMED,
         )
         show_summary(self.console, summary)
-        return 130 if result.ended is Ended.STOPPED else 0
+        return 130 if stopped else int(result.winner is None)
 
     def _say(self, text: str) -> None:
         notice(self.console, text)
@@ -264,5 +281,5 @@ def system_rows(evaluation: Evaluation) -> tuple[SystemRow, ...]:
 
 
 def tune(console: Console, options: TuneOptions) -> int:
-    """Runs the main job; returns the exit code: 0, or 130 after Ctrl-C."""
+    """Runs the main job; returns the exit code: 0, 1 when nothing could be confirmed, or 130 after Ctrl-C."""
     return _Job(console, options).run()

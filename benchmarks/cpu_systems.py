@@ -31,6 +31,7 @@ from space.catalog import ar_genome, stock_genome
 from space.deployment import find_deployment
 
 HERE = Path(__file__).resolve().parent
+PAUSE = 1.0  # seconds: some systems' threads spin for a while after an answer, and would slow the next one
 Answer = Callable[[PreparedPrompt, int], tuple[tuple[int, ...], float]]
 
 
@@ -80,6 +81,7 @@ def measure(systems: dict[str, Answer], prompts: tuple[PreparedPrompt, ...], rou
         seconds = dict.fromkeys(systems, 0.0)
         for prompt in prompts:
             for name, answer in systems.items():
+                time.sleep(PAUSE)
                 tokens[name][prompt.id], took = answer(prompt, count)
                 seconds[name] += took
         for name in systems:

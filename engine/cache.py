@@ -1,9 +1,10 @@
-"""The static KV cache of one request: room for `capacity` positions, written in place."""
+"""The KV cache of one request, written in place."""
 
 import torch
 from torch import Tensor
 
 from engine.models.config import LlamaConfig
+from space.errors import EngineError
 
 BLOCK = 64
 """Attention always reads a multiple of this many positions, masked: a row's sums then fall into the same
@@ -11,19 +12,41 @@ vector lanes however many rows are verified with it, which keeps one row and man
 
 
 class KVCache:
-    """Keys and values, each [layers, kv_heads, capacity, head_dim] bf16; `length` positions are committed."""
+    """Keys and values, each [layers, kv_heads, room, head_dim] bf16; `length` positions are committed.
+
+    `room` grows with the sequence in steps of BLOCK, so that what attention reads is one contiguous piece a layer: a
+    batched product would copy a slice of a larger store at every step.
+    """
 
     def __init__(self, config: LlamaConfig, capacity: int) -> None:
-        """Allocates zeroed storage; capacity is rounded up to a multiple of BLOCK."""
-        self.capacity = -(-capacity // BLOCK) * BLOCK
-        shape = (config.layers, config.kv_heads, self.capacity, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=torch.bfloat16)
-        self.values = torch.zeros(shape, dtype=torch.bfloat16)
+        """Starts empty; it may grow to `capacity` positions, rounded up to a multiple of BLOCK."""
+        self.capacity = _rounded(capacity)
+        self._shape = (config.layers, config.kv_heads, config.head_dim)
+        self.keys, self.values = self._empty(BLOCK), self._empty(BLOCK)
         self.length = 0
 
-    def span(self, rows: int) -> int:
-        """How many positions attention reads when `rows` rows are appended: padded to BLOCK."""
-        return min(self.capacity, -(-(self.length + rows) // BLOCK) * BLOCK)
+    @property
+    def room(self) -> int:
+        """Positions that are stored now, and that attention reads."""
+        return self.keys.shape[2]
+
+    def reserve(self, rows: int) -> int:
+        """Makes room for `rows` positions behind the committed ones; returns `room`. EngineError beyond capacity."""
+        needed = _rounded(self.length + rows)
+        if needed > self.capacity:
+            raise EngineError(f"{self.length} + {rows} positions do not fit a cache of {self.capacity}")
+        if needed > self.room:
+            self.keys, self.values = (self._grown(store, needed) for store in (self.keys, self.values))
+        return self.room
+
+    def _grown(self, store: Tensor, room: int) -> Tensor:
+        grown = self._empty(room)
+        grown[:, :, : self.length] = store[:, :, : self.length]
+        return grown
+
+    def _empty(self, room: int) -> Tensor:
+        layers, heads, dim = self._shape
+        return torch.zeros((layers, heads, room, dim), dtype=torch.bfloat16)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Writes [rows, kv_heads, head_dim] keys and values of one layer behind the committed positions."""
@@ -44,5 +67,10 @@ class KVCache:
         self.length = base + kept
 
     def reset(self) -> None:
-        """Forgets everything. Stale values stay behind the mask; they are finite, so their weight is exactly zero."""
+        """Forgets everything, and its room: the next sequence must not read more than its own length needs."""
+        self.keys, self.values = self._empty(BLOCK), self._empty(BLOCK)
         self.length = 0
+
+
+def _rounded(positions: int) -> int:
+    return -(-positions // BLOCK) * BLOCK

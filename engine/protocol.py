@@ -45,6 +45,7 @@ class MeasureNoise(_Message):
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     row_counts: tuple[int, ...]
+    linear_path: str
 
 
 class Generated(_Message):

@@ -60,8 +60,14 @@ class Stock:
         return ForcedTrace(choices=tuple(rows.argmax(-1).tolist()), margins=tuple(margins))
 
     @torch.inference_mode()
-    def self_noise(self, prompt: tuple[int, ...], tokens: Sequence[int], row_counts: Sequence[int]) -> SelfNoise:
-        """Compares one-row logits with those of passes of `row_counts` rows, at every position of `tokens`."""
+    def self_noise(
+        self, prompt: tuple[int, ...], tokens: Sequence[int], row_counts: Sequence[int], linear_path: str = "plain"
+    ) -> SelfNoise:
+        """Compares one-row logits with those of passes of `row_counts` rows, at every position of `tokens`.
+
+        The passes of several rows run in the weight layout `linear_path`, one row in the plain one: whatever the
+        layout changes belongs to the noise.
+        """
         single = self._one_row_logits(prompt, tokens)
         first, second = single.topk(2, dim=-1).indices.unbind(-1)
         at = torch.arange(len(tokens))
@@ -69,19 +75,19 @@ class Stock:
         shifts: list[float] = []
         flips = 0
         for count in row_counts:
-            several = self._logits(prompt, tokens, count)
+            several = self._logits(prompt, tokens, count, linear_path)
             shifts += (several[at, first] - several[at, second] - distance).abs().tolist()
             flips += int((several.argmax(-1) != single.argmax(-1)).sum())
         return SelfNoise(shifts=tuple(shifts), flips=flips, compared=len(shifts))
 
     def _one_row_logits(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> Tensor:
-        return self._logits(prompt, tokens, 1)
+        return self._logits(prompt, tokens, 1, "plain")
 
-    def _logits(self, prompt: tuple[int, ...], tokens: Sequence[int], count: int) -> Tensor:
+    def _logits(self, prompt: tuple[int, ...], tokens: Sequence[int], count: int, linear_path: str) -> Tensor:
         """[len(tokens), vocab] fp32: the logits that predict each token, from passes of `count` rows."""
         decoder = self._decoder
         torch.set_num_threads(self._threads)
-        decoder.model.use("plain")
+        decoder.model.use(linear_path)
         parts = [decoder.prefill(prompt, chunk=256)]
         for start in range(0, len(tokens) - 1, count):
             hidden = decoder.rows(tuple(tokens[start : min(start + count, len(tokens) - 1)]))

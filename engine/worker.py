@@ -49,7 +49,7 @@ class Worker:
         if isinstance(request, Force):
             trace = self._stock.force(request.prompt, request.tokens)
             return Forced(choices=trace.choices, margins=trace.margins)
-        noise = self._stock.self_noise(request.prompt, request.tokens, request.row_counts)
+        noise = self._stock.self_noise(request.prompt, request.tokens, request.row_counts, request.linear_path)
         return Noise(shifts=noise.shifts, flips=noise.flips, compared=noise.compared)
 
     def _generate(self, request: Generate) -> Generated:

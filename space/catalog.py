@@ -12,14 +12,16 @@ _SUFFIX = Condition(name="drafter", values=("suffix",))
 _DFLASH = Condition(name="drafter", values=("dflash",))
 
 
-def cpu_space(cores: int | None = None, *, neural: bool = False) -> KnobSpace:
+def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = False) -> KnobSpace:
     """The knobs of a CPU deployment.
 
     Args:
         cores: bounds the thread count (default: this machine's).
+        packs: the processor can multiply with packed bf16 weights, which is then what AR and stock do as well.
         neural: the deployment has a drafter checkpoint, so `dflash` is an option.
     """
     threads = cores or os.cpu_count() or 1
+    layouts = ("packed", "plain") if packs else ("plain",)
     drafters = ("none", "ngram", "suffix", "dflash") if neural else ("none", "ngram", "suffix")
     speculates = Condition(name="drafter", values=drafters[1:])
     matches = Condition(name="drafter", values=("suffix", "dflash") if neural else ("suffix",))
@@ -99,8 +101,8 @@ def cpu_space(cores: int | None = None, *, neural: bool = False) -> KnobSpace:
             ),
             Knob(
                 name="linear_path",
-                domain=ChoiceDomain(options=("plain", "packed")),
-                default="plain",
+                domain=ChoiceDomain(options=layouts),
+                default=layouts[0],
                 gap="weights",
                 help="weights row by row, or packed once into the layout of the CPU's matrix kernel",
             ),

@@ -67,8 +67,7 @@ def show_bench(console: Console, report: BenchReport) -> None:
 def show_verify(console: Console, report: VerifyReport) -> None:
     """Prints `verify`: one line, and the first mismatch if there is one."""
     forced = report.forced
-    passed = forced.exact + forced.near_ties == forced.tokens
-    verdict = ("equal to stock", "bold green") if passed else ("NOT equal to stock", "bold red")
+    verdict = ("equal to stock", "bold green") if forced.first_mismatch is None else ("NOT equal to stock", "bold red")
     counts = f"{forced.exact + forced.near_ties} of {forced.tokens} tokens forced on {report.prompts} prompts"
     print_line(console, Text.assemble(f"{report.config}: {counts} that the search never saw: ", verdict))
     if forced.near_ties:

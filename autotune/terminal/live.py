@@ -118,7 +118,7 @@ class TerminalObserver:
             self._progress.remove_task(self._current)
             self._current = None
         if not self._headed:
-            print_line(self._console, _HEAD + "change against the best", style="bold")
+            print_line(self._console, _HEAD + "change (* a new best)", style="bold")
             self._headed = True
         is_best = best is not None and best.attempt == trial.attempt.number
         print_line(self._console, self._line(trial, budget_left, is_best=is_best))

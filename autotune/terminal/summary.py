@@ -30,7 +30,7 @@ class SystemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The result of a run. `best` and `export` are None when no evaluation was ok."""
+    """The result of a run. When nothing is confirmed, `rows` is empty, the rest None, and `without` says why."""
 
     deployment: str
     seconds: float
@@ -38,6 +38,7 @@ class Summary:
     counts: Mapping[Outcome, int]
     best: Genome | None
     export: Path | None
+    without: str = ""
 
 
 def system_table(title: str, rows: Sequence[SystemRow]) -> Table:
@@ -63,12 +64,13 @@ def system_table(title: str, rows: Sequence[SystemRow]) -> Table:
 def show_summary(console: Console, summary: Summary) -> None:
     """Prints the final table and what to do next."""
     print_line(console, "")
-    print_table(console, system_table(summary.deployment, summary.rows))
-    print_line(console, "")
+    if summary.rows:
+        print_table(console, system_table(summary.deployment, summary.rows))
+        print_line(console, "")
     total = f"evaluations: {sum(summary.counts.values())} in {duration(summary.seconds)}: "
     print_line(console, Text.assemble(total, outcome_counts(summary.counts)))
     if summary.best is None:
-        print_line(console, "nothing to export: no evaluation was ok; give a larger --budget, or see archive top")
+        print_line(console, summary.without)
         return
     print_line(console, f"best: {summary.best.id}  {knob_list(summary.best)}")
     if summary.export is not None:

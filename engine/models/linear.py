@@ -29,6 +29,7 @@ class Linear:
             if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
                 raise EngineError("linear_path 'packed' needs a torch build with oneDNN; use 'plain'")
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
+            self._multiply_packed = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiplies [rows, in] bf16; returns [rows, out] bf16."""
@@ -38,5 +39,5 @@ class Linear:
 
     def _multiply(self, x: Tensor) -> Tensor:
         if self._use_packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")  # type: ignore[no-any-return]
+            return self._multiply_packed(x, self._packed, None, "none", [], "")  # type: ignore[no-any-return]
         return functional.linear(x, self.weight)

@@ -41,6 +41,10 @@ class Llama:
         self.norm = norm
         self.head = head
         self._rotation = self._rotations(config)
+        # Scores are scaled by way of the query's rotation, which costs no operator of its own.
+        scale = torch.ones(config.heads + config.kv_heads, 1)
+        scale[: config.heads] = config.head_dim**-0.5
+        self._query_scale = scale
 
     @staticmethod
     def _rotations(config: LlamaConfig) -> Tensor:
@@ -81,18 +85,17 @@ class Llama:
             [rows, hidden] bf16 final hidden states, normalised; and the tapped outputs side by side,
             [rows, len(taps) * hidden] bf16, or None without taps.
         """
-        rows = tokens.shape[0]
-        mask = self._mask(rows, cache, visible)
-        rotation = self._rotation[positions]
-        span = cache.span(rows)
+        cache.reserve(tokens.shape[0])
+        mask = self._mask(tokens.shape[0], cache, visible)
+        rotation = self._rotation[positions] * self._query_scale
         x = self.embedding[tokens]
         tapped = []
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
-            x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, span, cache))
-            gate_up = layer.gate_up(self._normalise(x, layer.ffn_norm))
-            gate = gate_up[:, : self.config.ffn].contiguous()
-            x = x + layer.down(functional.silu(gate).mul_(gate_up[:, self.config.ffn :]))
+            x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, cache))
+            gate, up = layer.gate_up(self._normalise(x, layer.ffn_norm)).chunk(2, -1)
+            # silu of strided rows takes another code path than of one row: contiguous keeps both bit-equal.
+            x = x + layer.down(functional.silu(gate.contiguous()).mul_(up))
             if index in taps:
                 tapped.append(x)
         return self._normalise(x, self.norm), torch.cat(tapped, -1) if tapped else None
@@ -105,19 +108,18 @@ class Llama:
         return functional.rms_norm(x, (self.config.hidden,), weight, self.config.norm_eps)
 
     def _mask(self, rows: int, cache: KVCache, visible: Tensor | None) -> Tensor:
-        """Additive mask [group * rows, span] bf16, query heads of one KV head stacked."""
-        span = cache.span(rows)
-        base = cache.length
+        """Additive mask [group * rows, room] bf16, query heads of one KV head stacked."""
+        room, base = cache.room, cache.length
         if visible is None:
-            allowed = torch.arange(span) <= torch.arange(base, base + rows)[:, None]
+            allowed = torch.arange(room) <= torch.arange(base, base + rows)[:, None]
         else:
-            allowed = torch.zeros(rows, span, dtype=torch.bool)
+            allowed = torch.zeros(rows, room, dtype=torch.bool)
             allowed[:, :base] = True
             allowed[:, base : base + rows] = visible
-        mask = torch.zeros(rows, span, dtype=torch.bfloat16).masked_fill_(~allowed, float("-inf"))
+        mask = torch.zeros(rows, room, dtype=torch.bfloat16).masked_fill_(~allowed, float("-inf"))
         return mask.repeat(self.config.heads // self.config.kv_heads, 1)
 
-    def _attend(self, index: int, qkv: Tensor, rotation: Tensor, mask: Tensor, span: int, cache: KVCache) -> Tensor:
+    def _attend(self, index: int, qkv: Tensor, rotation: Tensor, mask: Tensor, cache: KVCache) -> Tensor:
         config = self.config
         rows, heads, kv_heads, dim = qkv.shape[0], config.heads, config.kv_heads, config.head_dim
         rotated = (heads + kv_heads) * dim
@@ -125,6 +127,6 @@ class Llama:
         qk = torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
         cache.write(index, qk[:, heads:], qkv[:, rotated:].view(rows, kv_heads, dim))
         query = qk[:, :heads].view(rows, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
-        scores = torch.bmm(query * dim**-0.5, cache.keys[index, :, :span].transpose(1, 2)).add_(mask)
-        attended = torch.bmm(torch.softmax(scores, -1), cache.values[index, :, :span])
+        scores = torch.bmm(query, cache.keys[index].transpose(1, 2)).add_(mask)
+        attended = torch.bmm(torch.softmax(scores, -1), cache.values[index])
         return attended.view(kv_heads, -1, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads * dim)

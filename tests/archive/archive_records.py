@@ -36,6 +36,7 @@ def run(id: str = "run-a", **changes) -> RunRecord:
         deployment_name="cpu-smollm2",
         deployment=canonical_json(find_deployment("cpu-smollm2").content()),
         space=canonical_json(SPACE.to_json()),
+        prompts="p0",
         seed=7,
         environment=environment(),
     )

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -17,14 +18,24 @@ from space.genome import Genome
 from space.knobs import ChoiceDomain, Condition, FloatDomain, IntDomain, Knob, KnobSpace, Order
 from space.outcome import Outcome
 
-SPACE = cpu_space(cores=4)
+
+def plain_first(space):
+    """The space with plain weights as stock, so that there is a named path to find."""
+    options = ChoiceDomain(options=("plain", "packed"))
+    knobs = (replace(k, domain=options, default="plain") if k.name == "linear_path" else k for k in space.knobs)
+    return replace(space, knobs=tuple(knobs))
+
+
+SPACE = plain_first(cpu_space(cores=4))
 ENVIRONMENT = Environment(
     host="test", cpu="test", cores=4, memory_gib=8.0, python="3", torch="2", system="test", code="0"
 )
 
 
 def run_record(seed=0):
-    return RunRecord(id="run", deployment_name="test", deployment="{}", space="{}", seed=seed, environment=ENVIRONMENT)
+    return RunRecord(
+        id="run", deployment_name="test", deployment="{}", space="{}", prompts="p", seed=seed, environment=ENVIRONMENT
+    )
 
 
 def cell_of(descriptor):

@@ -94,6 +94,7 @@ class ExactTarget:
         assert visible is None
         assert positions.tolist() == list(range(cache.length, cache.length + len(tokens)))
         self.passes.append(len(tokens))
+        cache.reserve(len(tokens))
         cache.write(0, tokens[:, None, None].bfloat16(), -tokens[:, None, None].bfloat16())
         seen = cache.keys[0, 0, :, 0].long().tolist()
         ends = range(cache.length + 1, cache.length + len(tokens) + 1)

@@ -5,6 +5,7 @@ import torch
 from engine_helpers import some_prompt
 
 from engine.cache import BLOCK, KVCache
+from space.errors import EngineError
 
 
 def numbered(config, rows, first=1):
@@ -37,14 +38,17 @@ def test_commit_keeps_the_named_rows_in_order(cache, rows):
 def test_reset_forgets_everything(cache):
     cache.reset()
     assert cache.length == 0
-    assert cache.span(1) == BLOCK
+    assert cache.reserve(1) == cache.room == BLOCK
 
 
 @pytest.mark.parametrize(("asked", "room"), [(1, 64), (64, 64), (65, 128), (100, 128), (2048, 2048)])
 def test_capacity_is_rounded_up_to_blocks(tiny_model, asked, room):
     cache = KVCache(tiny_model.config, asked)
     assert cache.capacity == room
-    assert cache.keys.shape[2] == cache.values.shape[2] == room
+    assert cache.room == cache.values.shape[2] == 64, "storage grows with the sequence"
+    assert cache.reserve(asked) == cache.keys.shape[2] == cache.values.shape[2] == room
+    with pytest.raises(EngineError, match=f"do not fit a cache of {room}"):
+        cache.reserve(room + 1)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +56,17 @@ def test_capacity_is_rounded_up_to_blocks(tiny_model, asked, room):
 )
 def test_attention_reads_whole_blocks(tiny_model, length, rows, span):
     cache = KVCache(tiny_model.config, 128)
+    cache.reserve(length)
     cache.length = length
-    assert cache.span(rows) == span
+    assert cache.reserve(rows) == cache.room == span
+
+
+def test_growing_keeps_what_is_committed(cache):
+    before = cache.keys[:, :, : cache.length].clone(), cache.values[:, :, : cache.length].clone()
+    cache.reserve(BLOCK)
+    after = cache.keys[:, :, : cache.length], cache.values[:, :, : cache.length]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert not cache.keys[:, :, cache.length :].any()
 
 
 def test_stale_values_are_never_seen(decoder):

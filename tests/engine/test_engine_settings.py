@@ -34,7 +34,7 @@ def test_every_sampled_genome_becomes_settings_and_a_drafter(seed):
 def test_every_option_of_the_catalogue_exists_in_the_engine():
     for name in SPACE.knob("drafter").domain.options:
         make_drafter(Settings(drafter=name))
-    assert SPACE.knob("linear_path").domain.options == ("plain", "packed")
+    assert SPACE.knob("linear_path").domain.options == ("packed", "plain")
     with pytest.raises(EngineError, match="allowed is plain or packed"):
         Linear(None).use("other")
 

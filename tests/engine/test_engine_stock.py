@@ -75,8 +75,8 @@ def test_self_noise_sees_noise(stock, answer, monkeypatch):
     """Passes of several rows are disturbed on purpose: shifts are the disturbance, and choices flip."""
     plain = stock._logits
 
-    def _disturbed(prompt, tokens, count):
-        logits = plain(prompt, tokens, count)
+    def _disturbed(prompt, tokens, count, linear_path):
+        logits = plain(prompt, tokens, count, linear_path)
         if count > 1:
             logits = logits.clone()
             best = logits.argmax(-1)

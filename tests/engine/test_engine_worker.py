@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROMPT = some_prompt(20, seed=2)
 GENERATE = {"kind": "generate", "knobs": {"drafter": "none"}, "prompt": PROMPT, "max_tokens": 12, "stop_ids": []}
 FORCE = {"kind": "force", "prompt": PROMPT, "tokens": PROMPT[:3]}
-NOISE = {"kind": "noise", "prompt": PROMPT, "tokens": PROMPT[:5], "row_counts": [2, 4]}
+NOISE = {"kind": "noise", "prompt": PROMPT, "tokens": PROMPT[:5], "row_counts": [2, 4], "linear_path": "plain"}
 
 
 def run_worker(folder, role, lines, extra_path=None, module="engine.worker", max_context=256):

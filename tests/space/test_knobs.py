@@ -73,7 +73,7 @@ def stock(**changes):
         (stock(draft_length=99), "knob draft_length = 99: allowed is a whole number from 1 to 32"),
         (stock(draft_length=True), "knob draft_length = True"),
         (stock(draft_length="6"), "knob draft_length = '6'"),
-        (stock(linear_path="pact"), "knob linear_path = 'pact': allowed is one of plain, packed"),
+        (stock(linear_path="pact"), "knob linear_path = 'pact': allowed is one of packed, plain"),
         (stock(ngram_min=6), "knob ngram_min = 6 must not exceed ngram_max = 5"),
         (stock(suffix_depth=9), "knob suffix_depth = 9 has no effect unless drafter is suffix"),
         (stock(draft_lenght=9), "unknown knob 'draft_lenght'; did you mean 'draft_length'"),

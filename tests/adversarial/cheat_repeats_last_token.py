@@ -1,0 +1,11 @@
+"""Never asks the target: repeats the last token, whatever the drafter says."""
+
+import sys
+
+from engine import worker
+from engine.loop import Decoder
+
+Decoder.verify = lambda self, last, draft: [last] * (len(draft) + 1)
+
+if __name__ == "__main__":
+    sys.exit(worker.main())
