@@ -19,7 +19,7 @@ from tests.engine.drafters import tiny
 
 CPU = torch.device("cpu")
 FLAGS = "--prompts 40 --turn-tokens 6 --answer-tokens 16 --slots 32 --held 8 --layers 1 --taps 0,2 --block 4"
-FLAGS += " --markov-rank 8 --texts 8 --anchors 8 --steps 60 --muon-rate 0.02 --evaluate-prompts 2 --device cpu"
+FLAGS += " --markov-rank 8 --texts 8 --anchors 8 --steps 100 --muon-rate 0.02 --evaluate-prompts 2 --device cpu"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_one_command_trains_measures_and_refuses(target_folder: Path, tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((out / "training.json").read_text())
     assert record["evaluation"]["questions"]["tau"] > 2.5  # 4 is the most; untrained it is 1
-    assert record["steps"] == 60
+    assert record["steps"] == 100
     assert record["answer_tokens"] > 100
     assert record["options"]["seed"] == 0
     assert str(prompts) in record["command"]
