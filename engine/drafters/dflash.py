@@ -222,15 +222,15 @@ class DFlash(nn.Module):
         Returns:
             Token ids [n, K].
         """
-        count = hidden.shape[1]
+        hidden = hidden.contiguous()  # else a matrix product over [n, K] copies the head's table n times
         if self.markov_head is None:
-            return (hidden @ head.T).argmax(-1)
-        kept = (hidden @ head.T).topk(candidates).indices if candidates else None
+            return F.linear(hidden, head).argmax(-1)
+        kept = F.linear(hidden, head).topk(candidates).indices if candidates else None
         previous, drafted = anchors, []
-        for k in range(count):
+        for k in range(hidden.shape[1]):
             corrected = self.correct(hidden[:, k], embedding[previous])
             if kept is None:
-                previous = (corrected @ head.T).argmax(-1)
+                previous = F.linear(corrected, head).argmax(-1)
             else:
                 scores = torch.einsum("nch,nh->nc", head[kept[:, k]], corrected)
                 previous = kept[:, k].gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)

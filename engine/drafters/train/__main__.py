@@ -15,7 +15,8 @@ from space.errors import InputError, SpecPilotError
 
 _HELP = {
     "seed": "random seed of text, initial weights and batches",
-    "prompts": "user turns that the target samples; they take most of the memory (taps)",
+    "chunks": "times that fresh text replaces the old one during a run; little text is soon learned by heart",
+    "prompts": "user turns that the target samples for a chunk; their taps take most of the memory",
     "turn_tokens": "most tokens sampled for a user turn",
     "answer_tokens": "most tokens of a greedy answer",
     "slots": "texts written at once",

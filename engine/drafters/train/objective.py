@@ -69,7 +69,7 @@ def judge(model: DFlash, embedding: Tensor, head: Tensor, batch: Batch, candidat
     corrected = model.correct(flat, embedding[batch.previous.flatten(0, 1)])
     hits = torch.zeros(len(TOPS), k, device=flat.device)
     for position in range(k):
-        best = (corrected[:, position] @ head.T).topk(min(max(TOPS), len(head)), -1).indices
+        best = F.linear(corrected[:, position], head).topk(min(max(TOPS), len(head)), -1).indices
         found = (best == labels[:, position, None]) & (inside[:, position, None] > 0)
         hits[:, position] = torch.stack([found[:, :top].any(1).sum() for top in TOPS])
     return Judgement(accepted[0], accepted[1], hits, inside.sum(0))

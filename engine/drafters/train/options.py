@@ -14,7 +14,8 @@ class TrainOptions:
     """Options of a run, checked. `steps` 0 means: train for `seconds`; the learning rate follows whichever is given."""
 
     seed: int = 0
-    prompts: int = 80_000
+    chunks: int = 2
+    prompts: int = 72_000
     turn_tokens: int = 80
     answer_tokens: int = 192
     slots: int = 4096
@@ -30,7 +31,7 @@ class TrainOptions:
     adam_rate: float = 1e-3
     warm_up: float = 0.03
     steps: int = 0
-    seconds: float = 450.0
+    seconds: float = 300.0
 
     def __post_init__(self) -> None:
         whole = ("seed", "markov_rank", "steps")

@@ -49,16 +49,19 @@ def _head_scale(target: Target) -> Tensor:
 
 
 class Trainer:
-    """One run: `train` goes from wherever the folder's last checkpoint stands to the end of the budget."""
+    """One run: starts where the folder's last checkpoint stands, and trains on one chunk of text after the other.
 
-    def __init__(
-        self, options: TrainOptions, target: Target, train: Tapped, held: Tapped, width: int, folder: Path
-    ) -> None:
+    `held` is text kept from training; no text is longer than `width`, a multiple of 8.
+    """
+
+    def __init__(self, options: TrainOptions, target: Target, held: Tapped, width: int, folder: Path) -> None:
         self._options, self._target, self._folder, self._width = options, target, folder, width
-        self._train, self._held = train, held
+        self._held = held
         device = target.device
         self._random = torch.Generator(device).manual_seed(options.seed)
-        tap_scale = train.scale(self._random)
+        held_random = torch.Generator(device).manual_seed(options.seed + 1)
+        self._held_anchors = held.draw(len(held.corpus), options.anchors, held_random)
+        tap_scale = held.scale(held_random)
         self.model = new_drafter(options, target, tap_scale)
         scales = {"fc.weight": tap_scale, "markov_head.in_proj.weight": _head_scale(target)}
         named = list(self.model.named_parameters())
@@ -69,13 +72,8 @@ class Trainer:
         # Compiling costs half a minute and pays only on a GPU.
         self._objective: Callable[..., Tensor] = torch.compile(objective) if device.type == "cuda" else objective
         self._losses: list[Tensor] = []
-        self._draw_held()
         if (folder / "state.pt").exists():
             self._load()
-
-    def _draw_held(self) -> None:
-        generator = torch.Generator(self._target.device).manual_seed(self._options.seed + 1)
-        self._held_anchors = self._held.draw(len(self._held.corpus), self._options.anchors, generator)
 
     @property
     def progress(self) -> float:
@@ -84,17 +82,17 @@ class Trainer:
         used = self.step / options.steps if options.steps else self.elapsed / options.seconds
         return min(1.0, used)
 
-    def train(self, stop_at: float = 1.0) -> None:
-        """Trains until `progress` reaches stop_at, measuring and saving on the way."""
+    def train(self, text: Tapped, stop_at: float = 1.0) -> None:
+        """Trains on a text until `progress` reaches stop_at, measuring and saving on the way."""
         if self.progress >= stop_at:
             return
         before = self._random.get_state()
-        self._backward()  # compiles; the clock starts after it, and the batch is drawn again
+        self._backward(text)  # compiles; the clock starts after it, and the batch is drawn again
         self._clear()
         self._random.set_state(before)
         start = time.monotonic() - self.elapsed
         while self.progress < stop_at:
-            self._losses.append(self._backward())
+            self._losses.append(self._backward(text))
             self._update()
             self.step += 1
             if self.step % _LOG_EVERY == 0:
@@ -111,10 +109,10 @@ class Trainer:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._target.device.type, torch.bfloat16)
 
-    def _backward(self) -> Tensor:
+    def _backward(self, text: Tapped) -> Tensor:
         options = self._options
-        rows, anchors = self._train.draw(options.texts, options.anchors, self._random)
-        batch = self._train.batch(rows, anchors, options.block, self._width)
+        rows, anchors = text.draw(options.texts, options.anchors, self._random)
+        batch = text.batch(rows, anchors, options.block, self._width)
         headed = torch.rand(batch.labels.shape, generator=self._random, device=anchors.device) >= options.head_dropout
         target = self._target
         with self._autocast():

@@ -11,6 +11,7 @@ import torch
 from engine.drafters.dflash_files import load_drafter
 from engine.drafters.train.__main__ import parse
 from engine.drafters.train.corpus import Corpus, Tapped
+from engine.drafters.train.curves import draw_curves
 from engine.drafters.train.options import TrainOptions
 from engine.drafters.train.target_files import load_target
 from engine.drafters.train.trainer import Trainer
@@ -18,8 +19,8 @@ from space.errors import InputError
 from tests.engine.drafters import tiny
 
 CPU = torch.device("cpu")
-FLAGS = "--prompts 40 --turn-tokens 6 --answer-tokens 16 --slots 32 --held 8 --layers 1 --taps 0,2 --block 4"
-FLAGS += " --markov-rank 8 --texts 8 --anchors 8 --steps 60 --muon-rate 0.02 --evaluate-prompts 2 --device cpu"
+FLAGS = "--prompts 40 --turn-tokens 6 --answer-tokens 16 --slots 32 --held 8 --chunks 2 --layers 1 --taps 0,2 --block 4"
+FLAGS += " --markov-rank 8 --texts 8 --anchors 8 --steps 100 --muon-rate 0.02 --evaluate-prompts 2 --device cpu"
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,11 @@ def test_one_command_trains_measures_and_refuses(target_folder: Path, tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((out / "training.json").read_text())
     assert record["evaluation"]["questions"]["tau"] > 2.5  # 4 is the most; untrained it is 1
-    assert record["steps"] == 60
+    assert record["steps"] == 100
     assert record["answer_tokens"] > 100
     assert record["options"]["seed"] == 0
+    chunks = [(out / f"corpus-{i}.safetensors").read_bytes() for i in (0, 1)]
+    assert chunks[0] != chunks[1]
     assert str(prompts) in record["command"]
     model = load_drafter(out)
     assert sum(p.numel() for p in model.parameters()) == record["parameters"]
@@ -58,28 +61,34 @@ def test_one_command_trains_measures_and_refuses(target_folder: Path, tmp_path: 
     assert "holds a run with texts 8, this one has 4" in refused.stdout
 
 
-def make_trainer(target_folder: Path, folder: Path) -> Trainer:
+def test_curves_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not draw_curves(tmp_path)
+    assert not (tmp_path / "curves.png").exists()
+
+
+def make_trainer(target_folder: Path, folder: Path) -> tuple[Trainer, Tapped]:
     target, chat = load_target(target_folder, CPU)
     options = TrainOptions(
         layers=1, taps=(0, 2), block=4, markov_rank=8, texts=4, anchors=4, steps=10, muon_rate=0.02, held=2
     )
     texts = [[i, 20 + i, 3, 7, i] for i in range(12)]
     corpus = Corpus.from_texts([chat.prompt("x")] * 12, texts, CPU)
-    train, held = (Tapped(part, target, options.taps) for part in corpus.split(2))
+    text, held = (Tapped(part, target, options.taps) for part in corpus.split(2))
     folder.mkdir(exist_ok=True)
-    return Trainer(options, target, train, held, corpus.width, folder)
+    return Trainer(options, target, held, corpus.width, folder), text
 
 
 def test_stopped_and_resumed_equals_uninterrupted(target_folder: Path, tmp_path: Path) -> None:
-    whole = make_trainer(target_folder, tmp_path / "whole")
-    whole.train()
-    make_trainer(target_folder, tmp_path / "parts").train(stop_at=0.5)
-    second = make_trainer(target_folder, tmp_path / "parts")
+    whole, text = make_trainer(target_folder, tmp_path / "whole")
+    whole.train(text)
+    make_trainer(target_folder, tmp_path / "parts")[0].train(text, stop_at=0.5)
+    second, _ = make_trainer(target_folder, tmp_path / "parts")
     assert second.step == 5
-    second.train()
+    second.train(text)
     for (name, a), b in zip(whole.model.named_parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b), name
-    start = make_trainer(target_folder, tmp_path / "fresh").model
+    start = make_trainer(target_folder, tmp_path / "fresh")[0].model
     assert not torch.equal(start.fc.weight, whole.model.fc.weight)
 
 
