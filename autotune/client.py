@@ -57,12 +57,14 @@ class Launch:
     model: Path
     max_context: int
     threads: int
+    drafter: Path | None = None
     module: str = "engine.worker"
     path: tuple[str, ...] = field(default=(str(ROOT),))
 
     def command(self) -> list[str]:
         """The command line."""
         options = {"role": self.role, "model": self.model, "max-context": self.max_context, "threads": self.threads}
+        options |= {"drafter": self.drafter} if self.drafter else {}
         flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
         return [sys.executable, "-m", self.module, *flags]
 

@@ -16,7 +16,7 @@ from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
 from engine.protocol import Generated
 from engine.tokenizer import ChatTokenizer
-from engine.weights.source import checkpoint_folder
+from engine.weights.source import checkpoint_folder, drafter_folder
 from space.catalog import ar_genome, cpu_space, stock_genome
 from space.deployment import Deployment
 from space.errors import EngineError, InputError
@@ -40,9 +40,10 @@ class Baselines:
         return cls(ar=ar_genome(space), stock=stock_genome(space))
 
 
-def full_space() -> KnobSpace:
-    """The knobs of this machine."""
-    return cpu_space(usable_cores(), packs=packs_weights())
+def full_space(deployment: Deployment | None = None) -> KnobSpace:
+    """The knobs of a deployment on this machine; without one, all that any deployment may have."""
+    neural = deployment is None or deployment.drafter is not None
+    return cpu_space(usable_cores(), packs=packs_weights(), neural=neural)
 
 
 def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
@@ -66,14 +67,22 @@ class Session:
         target, threads = deployment.target, usable_cores()
         folder = checkpoint_folder(target.source, home, say)
         self._tokenizer = ChatTokenizer(folder)
+        drafter = drafter_folder(deployment.drafter.source) if deployment.drafter else None
 
         def worker(role: str, module: str) -> WorkerClient:
-            launch = Launch(role=role, model=folder, max_context=target.max_context, threads=threads, module=module)
+            launch = Launch(
+                role=role,
+                model=folder,
+                max_context=target.max_context,
+                threads=threads,
+                drafter=drafter,
+                module=module,
+            )
             return self._stack.enter_context(WorkerClient(launch))
 
         self._stock = worker("stock", "engine.worker")
         self._candidate = worker("candidate", worker_module)
-        self._baselines = Baselines.of(full_space())
+        self._baselines = Baselines.of(full_space(deployment))
 
     def __enter__(self) -> "Session":
         return self

@@ -155,7 +155,7 @@ class _Job:
         self.console = console
         self.options = options
         self.deployment = find_deployment(options.deployment)
-        everything = full_space()
+        everything = full_space(self.deployment)
         self.space = everything.fixed({name: everything.parse(name, text) for name, text in options.settings})
         self.stock = Baselines.of(everything).stock
         self.seconds = options.seconds or self.deployment.budget.seconds

@@ -18,7 +18,7 @@ class Decoder:
     """Decodes one request at a time on one model; its cache is allocated once."""
 
     def __init__(self, model: Llama, max_context: int, dflash: DFlash | None = None) -> None:
-        """Takes a loaded model, the longest sequence (prompt and output) in tokens, and a DFlash drafter if there is one.
+        """Takes a loaded model, the longest sequence (prompt and output) in tokens, and a DFlash drafter or None.
 
         Raises:
             EngineError: the model has fewer positions.

@@ -19,7 +19,7 @@ def _suffix(settings: Settings, min_match: int) -> SuffixDrafter:
 
 def _dflash(settings: Settings, target: Llama, dflash: DFlash | None) -> Drafter:
     if dflash is None:
-        raise EngineError("drafter 'dflash': this deployment names no drafter checkpoint; set drafter.source in its file")
+        raise EngineError("drafter 'dflash' needs a checkpoint: set drafter.source in the deployment")
     head = target.head.weight[: settings.draft_vocabulary or None]
     neural = DFlashDrafter(dflash, target.embedding, head, settings.markov_candidates)
     return SuffixFirst(_suffix(settings, settings.suffix_first), neural) if settings.suffix_first else neural

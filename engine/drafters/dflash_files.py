@@ -146,9 +146,7 @@ def _fit(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 def fitting_drafter(folder: Path, target: LlamaConfig) -> DFlash:
     """Loads a drafter and refuses it where it was made for another target."""
     model = load_drafter(folder)
-    check_target(
-        model.config, hidden_size=target.hidden, vocab_size=target.vocab, num_layers=target.layers
-    )
+    check_target(model.config, hidden_size=target.hidden, vocab_size=target.vocab, num_layers=target.layers)
     return model
 
 
