@@ -100,6 +100,10 @@ class ExactTarget:
         ends = range(cache.length + 1, cache.length + len(tokens) + 1)
         return torch.tensor([[self._next(seen[:end])] for end in ends])
 
+    def forward_tapped(self, tokens, positions, cache, visible=None, taps=()):
+        assert taps == ()
+        return self.forward(tokens, positions, cache, visible), None
+
     def logits(self, hidden):
         return torch.nn.functional.one_hot(hidden[:, 0], self._vocab).float()
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import asdict, fields
 
 import pytest
+import torch
 
 from engine.base import Settings
 from engine.drafters import make_drafter
@@ -12,7 +13,7 @@ from space.catalog import ar_genome, cpu_space, stock_genome
 from space.errors import EngineError
 from space.knobs import names
 
-SPACE = cpu_space(cores=4)
+SPACE = cpu_space(cores=4, neural=True)
 
 
 def test_engine_and_catalogue_have_the_same_knobs():
@@ -20,20 +21,21 @@ def test_engine_and_catalogue_have_the_same_knobs():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_sampled_genome_becomes_settings_and_a_drafter(seed):
+def test_every_sampled_genome_becomes_settings_and_a_drafter(seed, tiny_model, tiny_dflash):
     knobs = SPACE.sample(random.Random(seed))
     settings = Settings.from_knobs(knobs)
     assert {name: asdict(settings)[name] for name in knobs} == knobs
-    drafter = make_drafter(settings)
+    drafter = make_drafter(settings, tiny_model, tiny_dflash)
     assert (drafter is None) == (settings.drafter == "none")
     if drafter is not None:
-        drafter.extend([1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3])
+        text = [1, 2, 3] * 5
+        drafter.extend(text, torch.randn(len(text) - 1, 64).bfloat16() if drafter.taps else None)
         assert len(drafter.propose(settings.draft_length)) <= settings.draft_length
 
 
-def test_every_option_of_the_catalogue_exists_in_the_engine():
+def test_every_option_of_the_catalogue_exists_in_the_engine(tiny_model, tiny_dflash):
     for name in SPACE.knob("drafter").domain.options:
-        make_drafter(Settings(drafter=name))
+        make_drafter(Settings(drafter=name), tiny_model, tiny_dflash)
     assert SPACE.knob("linear_path").domain.options == ("packed", "plain")
     with pytest.raises(EngineError, match="allowed is plain or packed"):
         Linear(None).use("other")
