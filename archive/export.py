@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from archive.faults import os_fault
-from space.deployment import Deployment, Hardware, Target, Workload
+from space.deployment import Deployment, DrafterSource, Hardware, Target, Workload
 from space.errors import InputError, nearest
 from space.genome import Genome
 from space.knobs import KnobValue
@@ -31,6 +31,7 @@ class ExportedDeployment(_Strict):
 
     name: str
     target: Target
+    drafter: DrafterSource | None
     hardware: Hardware
     workload: Workload
 
