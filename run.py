@@ -51,6 +51,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seed(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 999999999")
+    return int(text)
+
+
 def _archive(parser: _Parser) -> None:
     parser.add_argument("--archive", type=Path, metavar="FILE", help="archive file (default: in the home folder)")
 
@@ -69,7 +75,7 @@ def _tune(parser: _Parser) -> None:
     _deployment(parser)
     add("--budget", dest="seconds", type=opt.parse_duration, metavar="TIME", help="wall time: 90s, 10m, 1h30m")
     add("--max-evals", type=_count, metavar="N", help="most evaluations")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the search (default 0)")
+    add("--seed", type=_seed, default=0, metavar="N", help="seed of the search (default 0)")
     add(
         "--set",
         dest="settings",
@@ -127,6 +133,8 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     if words[0].startswith("-"):
         return "tune", list(words)
     given = " ".join(words[:2]) if words[0] == "archive" else words[0]
+    if given in ("archive", "archive --help", "archive -h"):
+        raise InputError("archive needs one of: list, show ID, top\nSee: python run.py archive list --help")
     if given in COMMANDS:
         return given, list(words[len(given.split()) :])
     raise InputError(

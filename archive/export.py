@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from archive.faults import os_fault
-from space.deployment import Deployment, DrafterSource, Hardware, Target, Workload
+from space.deployment import NAME_PATTERN, Deployment, DrafterSource, Hardware, Target, Workload
 from space.errors import InputError, nearest
 from space.genome import Genome
 from space.knobs import KnobValue
@@ -29,7 +29,7 @@ class _Strict(BaseModel):
 class ExportedDeployment(_Strict):
     """What was tuned: the content that decides a result, and the name that it had."""
 
-    name: str
+    name: str = Field(pattern=NAME_PATTERN)
     target: Target
     drafter: DrafterSource | None
     hardware: Hardware
@@ -178,6 +178,8 @@ def read_export(path: Path) -> EngineExport:
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file: {error.reason} at byte {error.start}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise InputError(f"{path} cannot be read as JSON: {error}") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise InputError(

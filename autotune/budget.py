@@ -1,19 +1,15 @@
 """What a run may cost: evaluations and wall seconds, over all of its sessions."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from autotune.base import Trial
 from autotune.history import searched
-from space.errors import InputError
 
 FINALISTS = 3
 # The reserve holds two confirmations; the third finalist takes what is left.
 RESERVED = 2
-
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +70,6 @@ class Budget:
 def _median_cost(trials: Sequence[Trial], stage: str) -> float | None:
     costs = [t.evaluation.seconds for t in trials if t.evaluation.stage == stage and t.evaluation.seconds > 0]
     return median(costs) if costs else None
-
-
-def parse_duration(text: str, key: str = "--budget") -> float:
-    """Seconds of `90s`, `10m` or `1h30m`; InputError for anything else, and for nothing."""
-    match = _DURATION.fullmatch(text.strip())
-    hours, minutes, seconds = match.groups(default="0") if match else ("0", "0", "0")
-    total = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-    if total <= 0:
-        raise InputError(f"{key} = {text!r}: allowed is a duration above zero such as 90s, 10m or 1h30m")
-    return total
 
 
 def format_duration(seconds: float) -> str:

@@ -54,6 +54,9 @@ def verify(console: Console, config: Path) -> int:
     with check.session() as session:
         prompts = check.prompts(session, _ALL)
         requests = session.requests()
+        notice(
+            console, f"forcing {config.name} on {len(prompts)} prompts: about {4 * len(prompts)} s on a quiet machine"
+        )
         forcing = check.forcing(session, requests, prompts)
         verdicts = []
         for prompt in prompts:

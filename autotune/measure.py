@@ -75,7 +75,9 @@ class MeasuringEvaluator:
     def _evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         started = self._clock()
 
-        def ended(outcome: Outcome, reason: str = "", forced: Forced | None = None) -> Evaluation:
+        def ended(
+            outcome: Outcome, reason: str = "", forced: Forced | None = None, samples: Sequence[Sample] = ()
+        ) -> Evaluation:
             return Evaluation(
                 attempt=attempt.number,
                 run_id=attempt.run_id,
@@ -84,6 +86,7 @@ class MeasuringEvaluator:
                 reason=reason,
                 seconds=self._clock() - started,
                 forced=forced,
+                samples=tuple(samples),
             )
 
         try:
@@ -94,7 +97,7 @@ class MeasuringEvaluator:
             return ended(Outcome.MISMATCH, str(broken), broken.forced)
         score = self.score(samples, self._baseline if stage == "search" else None)
         if score.spread > UNSTABLE_ABOVE:
-            return ended(Outcome.UNSTABLE, f"spread {score.spread:.1%} is above {UNSTABLE_ABOVE:.0%}", forced)
+            return ended(Outcome.UNSTABLE, f"spread {score.spread:.1%} is above {UNSTABLE_ABOVE:.0%}", forced, samples)
         if stage == "search":
             self._best = max(self._best, score.ratio_ar)
         return Evaluation(

@@ -1,1 +1,1 @@
-"""The arithmetic: Triton kernels, each with a plain torch reference beside it."""
+"""The arithmetic: kernels, each with a plain torch reference beside it. Empty at this stage."""

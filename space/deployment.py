@@ -15,6 +15,9 @@ from space.errors import InputError, nearest
 SHIPPED = Path(__file__).parent / "deployments"
 
 
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,14 +55,14 @@ class Workload(_Strict):
 class BudgetDefaults(_Strict):
     """What a run may cost when the command line does not say: seconds of wall time, and evaluations."""
 
-    seconds: float = Field(default=180, gt=0)
-    max_evals: int = Field(default=200, ge=1)
+    seconds: float = Field(default=180, gt=0, le=1e7)
+    max_evals: int = Field(default=200, ge=1, le=1_000_000)
 
 
 class Deployment(_Strict):
     """One complete deployment."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    name: str = Field(pattern=NAME_PATTERN)
     description: str
     target: Target
     drafter: DrafterSource | None = None
@@ -101,6 +104,8 @@ def read_deployment(path: Path) -> Deployment:
     except tomllib.TOMLDecodeError as error:
         last = f"at end of document, line {len(text.splitlines())}"
         raise InputError(f"{path} is not valid TOML: {str(error).replace('at end of document', last)}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise InputError(f"{path} cannot be read as TOML: {error}") from error
     try:
         return Deployment.model_validate(document)
     except ValidationError as error:

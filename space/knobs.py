@@ -107,7 +107,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One choice. `gap` names the gap that it addresses (DESIGN: gap priors); `when` is its condition."""
+    """One choice. `gap` names the gap that it addresses (see autotune/priors.py); `when` is its condition."""
 
     name: str
     domain: Domain
@@ -171,7 +171,8 @@ class KnobSpace:
                 full[knob.name] = knob.domain.canonical(partial.get(knob.name, knob.default))
         for order in self.orders:
             if order.low in full and order.high in full and full[order.low] > full[order.high]:  # type: ignore[operator]
-                full[order.low] = full[order.high]
+                fits = self.knob(order.low).domain.contains(full[order.high])
+                full[order.low if fits else order.high] = full[order.high if fits else order.low]
         return full
 
     def fixed(self, values: Knobs) -> "KnobSpace":
@@ -185,7 +186,12 @@ class KnobSpace:
             else knob
             for knob in self.knobs
         )
-        return replace(self, knobs=knobs)
+        held = replace(self, knobs=knobs)
+        held.validate(held.complete(values))
+        idle = [name for name in values if name not in held.complete(values)]
+        if idle:
+            raise InputError(f"knob {idle[0]} = {values[idle[0]]!r} has no effect with the other knobs that are held")
+        return held
 
     def parse(self, name: str, text: str) -> KnobValue:
         """Reads the value of a knob from the command line; InputError names knob, text and what is allowed."""

@@ -32,6 +32,7 @@ class PromptSplit:
 def _parse(line: str, number: int, path: Path) -> Prompt:
     try:
         record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()  # a lone surrogate is no text: no tokenizer takes it
         if "turns" in record:
             return Prompt(
                 id=f"{path.stem}-{number}",
@@ -42,7 +43,7 @@ def _parse(line: str, number: int, path: Path) -> Prompt:
         if not messages:
             raise ValueError("messages is empty")
         return Prompt(id=str(record["id"]), group=str(record["group"]), messages=messages)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise InputError(
             f"{path} line {number}: not a prompt ({error}); a line is "
             '{"id": ..., "group": ..., "messages": [{"role": "user", "content": ...}]} or {"turns": [...]}'
@@ -59,6 +60,8 @@ def read_prompts(source: str) -> tuple[Prompt, ...]:
         raise InputError(f"cannot read prompts {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read prompts {path}: not UTF-8 text at byte {error.start}") from error
+    except ValueError as error:
+        raise InputError(f"cannot read prompts {source!r}: {error}") from error
     prompts = tuple(_parse(line, i, path) for i, line in enumerate(lines, 1) if line.strip())
     if not prompts:
         raise InputError(f"{path} holds no prompt; give one JSON object a line")

@@ -53,7 +53,7 @@ def test_a_command_line_becomes_options(line, name, options):
     [
         ("exprot --to engine", "unknown command 'exprot'; did you mean 'export'"),
         ("archive shwo", "unknown command 'archive shwo'; did you mean 'archive show'"),
-        ("archive", "unknown command 'archive'"),
+        ("archive", "archive needs one of: list, show ID, top"),
         ("zzz", r"unknown command 'zzz'\.\nCommands: tune, export"),
         ("--deploymnet a", "unknown option --deploymnet; did you mean '--deployment'"),
         ("--deployment a --budgte=3m", "unknown option --budgte; did you mean '--budget'"),
@@ -64,7 +64,7 @@ def test_a_command_line_becomes_options(line, name, options):
         ("--deployment a --budget 0", "--budget 0: not a duration"),
         ("--deployment a --budget -5", "argument --budget: expected one argument|not a duration"),
         ("--deployment a --max-evals 0", "'0' is not a whole number above zero"),
-        ("--deployment a --seed x", "argument --seed: invalid int value: 'x'"),
+        ("--deployment a --seed x", "argument --seed: 'x' is not a whole number from 0 to 999999999"),
         ("--deployment a --set x", "--set x: not name=value"),
         ("--deployment a --set =3", "--set =3: not name=value"),
         ("export --deployment a --to vllmm", "argument --to: invalid choice: 'vllmm'"),

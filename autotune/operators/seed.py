@@ -18,7 +18,7 @@ def _branches(space: KnobSpace) -> list[tuple[str, KnobValue, list[Knob]]]:
     found: dict[tuple[str, KnobValue], list[Knob]] = {}
     for knob in space.knobs:
         if knob.when is not None:
-            for value in knob.when.values:
+            for value in filter(space.knob(knob.when.name).domain.contains, knob.when.values):
                 found.setdefault((knob.when.name, value), []).append(knob)
     return [(name, value, knobs) for (name, value), knobs in found.items()]
 

@@ -1,4 +1,4 @@
-"""The Llama forward pass (RMSNorm, rotary positions, grouped-query attention, SwiGLU) over a static KV cache.
+"""The Llama forward pass (RMSNorm, rotary positions, grouped-query attention, SwiGLU) over a KV cache.
 
 One call takes any number of rows: a prompt chunk, one AR row, or the nodes of a draft tree with their ancestor mask.
 Rows are independent of each other in every operator, so a row's result does not depend on how many come with it

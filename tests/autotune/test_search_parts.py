@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from search_fakes import SPACE, Landscape, cell_of, random_history, trial
 
 from archive.base import Sample
-from autotune.budget import Budget, format_duration, parse_duration
+from autotune.budget import Budget, format_duration
 from autotune.credit import FLOOR, credits, probabilities
 from autotune.descriptor import describe, losses
+from autotune.options import parse_duration
 from autotune.randomness import dump_state, restored
 from autotune.ranking import best, finalists, within_noise
 from autotune.recorded import RecordingEvaluator, ReplayClock, ReplayEvaluator
@@ -128,19 +129,6 @@ def test_a_short_budget_still_searches_more_than_the_first_seed():
     clock, limits = budget(seconds=20.0, confirm_cost=2.0)
     clock.charge(4.0)
     assert limits.affords_search([trial(1, seconds=4.0)])
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("1m40s", 100), (" 2h ", 7200)]
-)
-def test_durations(text, seconds):
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "90", "0s", "-5m", "10 m", "1m1h", "ten minutes", "1.5m", "nan", "1e3s"])
-def test_bad_durations_are_refused(text):
-    with pytest.raises(InputError, match=r"--budget = .*allowed is a duration above zero such as 90s, 10m or 1h30m"):
-        parse_duration(text)
 
 
 @given(st.integers(1, 3599))

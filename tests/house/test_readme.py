@@ -11,7 +11,10 @@ from space.deployment import shipped_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINES = [
-    line for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", README, re.S | re.M) for line in block.splitlines()
+    line
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.S | re.M)
+    for line in block.splitlines()
+    if language in ("", "sh", "bash")
 ]
 COMMANDS = [
     part.partition("#")[0].strip() for line in LINES for part in line.split(" && ") if part.startswith("python run.py")

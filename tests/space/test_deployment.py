@@ -83,3 +83,11 @@ def test_an_unknown_name_offers_the_nearest():
         find_deployment("cpu-smolm2")
     with pytest.raises(InputError, match=r"unknown deployment 'zzz'\.\nShipped: cpu-smollm2"):
         find_deployment("zzz")
+
+
+@pytest.mark.parametrize("text", ["x = " + "1" * 5000, "x = " + "[" * 100_000], ids=["digits", "nesting"])
+def test_absurd_documents_are_refused(tmp_path, text):
+    path = tmp_path / "absurd.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"absurd\.toml"):
+        read_deployment(path)

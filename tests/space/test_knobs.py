@@ -122,3 +122,17 @@ def test_the_space_as_json_shows_conditions_and_scale():
         "a whole number from 1 to 32 (log), default 6, when drafter is ngram or suffix"
     )
     assert SPACE.to_json()["orders"] == ["ngram_min <= ngram_max"]
+
+
+def test_a_held_end_of_an_ordered_pair_moves_the_other_one():
+    held = SPACE.fixed({"ngram_min": 8})
+    assert held.complete({})["ngram_max"] == 8
+    for seed in range(20):
+        held.validate(held.sample(random.Random(seed)))
+
+
+def test_held_knobs_must_fit_together():
+    with pytest.raises(InputError, match="ngram_max = 8: allowed is one of 3"):
+        SPACE.fixed({"ngram_min": 8, "ngram_max": 3})
+    with pytest.raises(InputError, match="suffix_depth = 8 has no effect with the other knobs that are held"):
+        SPACE.fixed({"drafter": "ngram", "suffix_depth": 8})
