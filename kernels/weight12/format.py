@@ -6,8 +6,8 @@ exponent outside the window, subnormals, infinities, NaNs) is an escape: the fie
 sixteen original bits. `docs/weight12.md` explains the layout, which is the operand order of the tensor core instruction
 m16n8k16, so that a GPU thread decodes straight into its own registers.
 
-The idea of a fixed 4-bit exponent group with exact escapes is public (Split12, bf12); zeros in band, three words that hold
-four registers and the decode by one multiplication are this project's own.
+The idea of a fixed 4-bit exponent group with exact escapes is public (Split12, bf12). Zeros in band, three words that
+hold four registers and the decode by one multiplication are this project's own.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,172 @@
+"""Products of a few rows of activations with a large matrix, bf16 or 12-bit, at the speed of memory (`skinny.cu`)."""
+
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels.nvrtc import Argument, Kernel, compile_source
+from kernels.weight12.format import BLOCK_COLS, TILE_ROWS, PackedMatrix
+from space.errors import EngineError
+
+MAX_TOKENS = 64
+_LANE_BYTES = 512  # 16 bytes a lane
+_MAX_BLOCKS_A_WARP = 31  # the side table of a warp's blocks is one register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """How one product runs: the macros of `skinny.cu` and the split of the columns."""
+
+    packed: bool
+    token_tiles: int
+    warps: int
+    stages: int
+    bulk: bool
+    occupancy: int
+    slices: int
+    overlap: bool
+
+    def shared_bytes(self, tokens: int, blocks: int) -> int:
+        """Dynamic shared memory of a thread block: rings of copies, sums of the warps, a slice of the activations."""
+        ring = self.warps * self.stages * (3 if self.packed else 4) * _LANE_BYTES
+        sums = (1 if self.token_tiles == 8 else 2) * self.warps * self.token_tiles * _LANE_BYTES
+        return ring + sums + tokens * (-(-blocks // self.slices) * BLOCK_COLS * 2 + 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """What the choice of a variant needs to know of a GPU."""
+
+    arch: str
+    multiprocessors: int
+    shared_limit: int
+    hopper: bool
+
+
+@cache
+def chip(device: int) -> Chip:
+    """Reads a GPU's properties."""
+    p = torch.cuda.get_device_properties(device)
+    hopper = p.major >= 9
+    return Chip(
+        arch=f"sm_{p.major}{p.minor}{'a' if hopper else ''}",
+        multiprocessors=p.multi_processor_count,
+        shared_limit=p.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+        hopper=hopper,
+    )
+
+
+def choose(*, packed: bool, tokens: int, cols: int, chip: Chip) -> Variant:
+    """The variant for one shape: as few slices as shared memory allows, and the ring as deep as it then can be."""
+    tiles = next(n for n in (1, 2, 4, 8) if tokens <= n * 8)
+    blocks = -(-cols // BLOCK_COLS)
+    for slices in range(1, blocks + 1):
+        if -(-blocks // slices) > _MAX_BLOCKS_A_WARP * 8:
+            continue
+        for stages in (8, 7, 6, 5, 4, 3):
+            variant = Variant(
+                packed=packed,
+                token_tiles=tiles,
+                warps=8,
+                stages=stages,
+                bulk=False,
+                occupancy=1,
+                slices=slices,
+                overlap=chip.hopper,
+            )
+            if variant.shared_bytes(tokens, blocks) <= chip.shared_limit:
+                return variant
+    raise EngineError(f"no kernel variant fits {tokens} tokens x {cols} columns on {chip.arch}; use weight_format=bf16")
+
+
+@cache
+def _source() -> str:
+    return Path(__file__).with_name("skinny.cu").read_text(encoding="utf-8")
+
+
+def defines(variant: Variant, *, float_out: bool, argmax: bool) -> dict[str, int]:
+    """The macros of `skinny.cu` for a variant."""
+    macros = {name.upper(): int(value) for name, value in asdict(variant).items() if name != "slices"}
+    return macros | {"FLOAT_OUT": int(float_out), "ARGMAX": int(argmax)}
+
+
+@cache
+def _kernels(variant: Variant, shared: int, float_out: bool, argmax: bool, device: int) -> tuple[Kernel, Kernel]:
+    cubin = compile_source(_source(), chip(device).arch, defines(variant, float_out=float_out, argmax=argmax))
+    return Kernel(cubin, "skinny", shared), Kernel(cubin, "combine", 0)
+
+
+def product(
+    x: Tensor,
+    weight: Tensor | PackedMatrix,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: Tensor | None = None,
+    best: Tensor | None = None,
+    variant: Variant | None = None,
+) -> Tensor:
+    """Returns x W^T on the GPU, summed in fp32 in an order that depends on the shape only.
+
+    Args:
+        x: bf16 [tokens, cols], 1 to 64 tokens, rows 16-byte aligned.
+        weight: bf16 [rows, cols] with cols a multiple of 8, or the same packed.
+        out_dtype: bf16 or fp32.
+        out: Where to write; [tokens, rows] of `out_dtype`.
+        best: int64 [tokens] of zeros, or None; receives the keys of `winners`.
+        variant: How to run; chosen by shape when None.
+
+    Raises:
+        EngineError: Shapes, types or devices do not fit.
+    """
+    rows, cols = (weight.rows, weight.cols) if isinstance(weight, PackedMatrix) else weight.shape
+    _check(x, weight, cols, out_dtype)
+    tokens, device = x.shape[0], x.device.index
+    gpu = chip(device)
+    variant = variant or choose(packed=isinstance(weight, PackedMatrix), tokens=tokens, cols=cols, chip=gpu)
+    out = torch.empty(tokens, rows, dtype=out_dtype, device=x.device) if out is None else out
+    tiles, blocks = -(-rows // TILE_ROWS), -(-cols // BLOCK_COLS)
+    main, combine = _kernels(
+        variant, variant.shared_bytes(tokens, blocks), out_dtype == torch.float32, best is not None, device
+    )
+    partial = None
+    parts: list[Argument]
+    if variant.slices > 1:
+        shape = (variant.slices, tiles, variant.token_tiles * 32, 4)
+        partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+    if isinstance(weight, PackedMatrix):
+        parts = [weight.payload, weight.base, weight.starts, weight.escapes]
+    else:
+        parts = [weight, None, None, None]
+    grid = min(gpu.multiprocessors * variant.occupancy // variant.slices, tiles) * variant.slices
+    sizes = [tokens, rows, cols, tiles, blocks, variant.slices]
+    arguments: list[Argument] = [*parts, x, x.stride(0), *sizes, out, out.stride(0), partial, best]
+    main.launch(grid, variant.warps * 32, arguments, overlap=variant.overlap)
+    if partial is not None:
+        grid = min(tiles, gpu.multiprocessors * 8)
+        arguments = [partial, variant.slices, tiles, out, rows, tokens, out.stride(0), best]
+        combine.launch(grid, variant.token_tiles * 32, arguments, overlap=variant.overlap)
+    return out
+
+
+def winners(best: Tensor) -> Tensor:
+    """Rows of the largest outputs (int64 [tokens], the lowest row among equals) from the keys of `product`."""
+    return 0xFFFFFFFF - (best & 0xFFFFFFFF)
+
+
+def _check(x: Tensor, weight: Tensor | PackedMatrix, cols: int, out_dtype: torch.dtype) -> None:
+    wrong = None
+    if x.ndim != 2 or x.dtype != torch.bfloat16 or not x.is_cuda or not 1 <= x.shape[0] <= MAX_TOKENS:
+        wrong = f"x is {x.dtype} {tuple(x.shape)} on {x.device}; it takes bf16 [1..{MAX_TOKENS}, cols] on a GPU"
+    elif x.shape[1] != cols or x.stride(1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:
+        wrong = f"x has {x.shape[1]} columns and strides {x.stride()}; it takes {cols}, in rows aligned to 16 bytes"
+    elif isinstance(weight, Tensor) and (weight.dtype != torch.bfloat16 or not weight.is_contiguous()):
+        wrong = f"the weight is {weight.dtype} with strides {weight.stride()}; it takes contiguous bf16"
+    elif cols % 8:
+        wrong = f"{cols} columns are no multiple of 8; pad them"
+    elif out_dtype not in (torch.bfloat16, torch.float32):
+        wrong = f"out_dtype is {out_dtype}; it takes bfloat16 or float32"
+    if wrong:
+        raise EngineError(f"the skinny product cannot run: {wrong}")
