@@ -1,4 +1,4 @@
-"""Products of a few rows of activations with a large matrix, bf16 or 12-bit, at the speed of memory (`skinny.cu`)."""
+"""Products of a few rows of activations with a large matrix, bf16 or 12-bit, at the speed of memory (`cuda/*.cu`)."""
 
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,22 +18,33 @@ _MAX_BLOCKS_A_WARP = 31  # the side table of a warp's blocks is one register
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How one product runs: the macros of `skinny.cu` and the split of the columns."""
+    """How one product runs: which kernel, its macros, and into how many slices the columns are cut."""
 
+    wide: bool
     packed: bool
     token_tiles: int
     warps: int
     stages: int
-    bulk: bool
-    occupancy: int
     slices: int
     overlap: bool
+    sum_buffers: int = 2
+    bulk: bool = False
+    occupancy: int = 1
 
     def shared_bytes(self, tokens: int, blocks: int) -> int:
         """Dynamic shared memory of a thread block: rings of copies, sums of the warps, a slice of the activations."""
         ring = self.warps * self.stages * (3 if self.packed else 4) * _LANE_BYTES
-        sums = (1 if self.token_tiles == 8 else 2) * self.warps * self.token_tiles * _LANE_BYTES
-        return ring + sums + tokens * (-(-blocks // self.slices) * BLOCK_COLS * 2 + 64)
+        slice_blocks = -(-blocks // self.slices)
+        if self.wide:
+            return ring + slice_blocks * self.token_tiles * 8 * BLOCK_COLS * 2
+        sums = self.sum_buffers * self.warps * self.token_tiles * _LANE_BYTES
+        return ring + sums + tokens * (slice_blocks * BLOCK_COLS * 2 + 64)
+
+    def fits(self, tokens: int, blocks: int, chip: "Chip") -> bool:
+        """Whether the chip has the shared memory, and the side tables hold a slice."""
+        slice_blocks = -(-blocks // self.slices)
+        in_table = slice_blocks <= 63 if self.wide else -(-slice_blocks // self.warps) <= _MAX_BLOCKS_A_WARP
+        return in_table and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,40 +74,43 @@ def choose(*, packed: bool, tokens: int, cols: int, chip: Chip) -> Variant:
     """The variant for one shape: as few slices as shared memory allows, and the ring as deep as it then can be."""
     tiles = next(n for n in (1, 2, 4, 8) if tokens <= n * 8)
     blocks = -(-cols // BLOCK_COLS)
+    wide = chip.hopper and tiles > 2
     for slices in range(1, blocks + 1):
-        if -(-blocks // slices) > _MAX_BLOCKS_A_WARP * 8:
-            continue
         for stages in (8, 7, 6, 5, 4, 3):
             variant = Variant(
+                wide=wide,
                 packed=packed,
                 token_tiles=tiles,
                 warps=8,
                 stages=stages,
-                bulk=False,
-                occupancy=1,
                 slices=slices,
                 overlap=chip.hopper,
+                sum_buffers=1 if tiles > 4 else 2,
             )
-            if variant.shared_bytes(tokens, blocks) <= chip.shared_limit:
+            if variant.fits(tokens, blocks, chip):
                 return variant
     raise EngineError(f"no kernel variant fits {tokens} tokens x {cols} columns on {chip.arch}; use weight_format=bf16")
 
 
 @cache
-def _source() -> str:
-    return Path(__file__).with_name("skinny.cu").read_text(encoding="utf-8")
+def source(wide: bool) -> str:
+    """The CUDA C++ of one kernel."""
+    folder = Path(__file__).parent / "cuda"
+    parts = ("common.cuh", "wide.cu" if wide else "skinny.cu")
+    return "".join((folder / part).read_text(encoding="utf-8") for part in parts)
 
 
 def defines(variant: Variant, *, float_out: bool, argmax: bool) -> dict[str, int]:
-    """The macros of `skinny.cu` for a variant."""
+    """The macros of a variant."""
     macros = {name.upper(): int(value) for name, value in asdict(variant).items() if name != "slices"}
     return macros | {"FLOAT_OUT": int(float_out), "ARGMAX": int(argmax)}
 
 
 @cache
 def _kernels(variant: Variant, shared: int, float_out: bool, argmax: bool, device: int) -> tuple[Kernel, Kernel]:
-    cubin = compile_source(_source(), chip(device).arch, defines(variant, float_out=float_out, argmax=argmax))
-    return Kernel(cubin, "skinny", shared), Kernel(cubin, "combine", 0)
+    macros = defines(variant, float_out=float_out, argmax=argmax)
+    cubin = compile_source(source(variant.wide), chip(device).arch, macros)
+    return Kernel(cubin, "wide" if variant.wide else "skinny", shared), Kernel(cubin, "combine", 0)
 
 
 def product(
@@ -133,14 +147,15 @@ def product(
     )
     partial = None
     parts: list[Argument]
-    if variant.slices > 1:
+    if variant.slices > 1 or (variant.wide and best is not None):
         shape = (variant.slices, tiles, variant.token_tiles * 32, 4)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
     if isinstance(weight, PackedMatrix):
         parts = [weight.payload, weight.base, weight.starts, weight.escapes]
     else:
         parts = [weight, None, None, None]
-    grid = min(gpu.multiprocessors * variant.occupancy // variant.slices, tiles) * variant.slices
+    each = max(gpu.multiprocessors * variant.occupancy // variant.slices, 1)
+    grid = min(each, tiles) * variant.slices
     sizes = [tokens, rows, cols, tiles, blocks, variant.slices]
     arguments: list[Argument] = [*parts, x, x.stride(0), *sizes, out, out.stride(0), partial, best]
     main.launch(grid, variant.warps * 32, arguments, overlap=variant.overlap)

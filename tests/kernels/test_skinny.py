@@ -1,6 +1,5 @@
 """The skinny products: choice of a variant on any machine, results on a GPU."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -25,8 +24,8 @@ def test_every_shape_has_a_variant_that_fits(chip: Chip, cols: int, tokens: int,
     variant = choose(packed=packed, tokens=tokens, cols=cols, chip=chip)
     blocks = -(-cols // 64)
     assert variant.token_tiles * 8 >= tokens
-    assert variant.shared_bytes(tokens, blocks) <= chip.shared_limit
-    assert math.ceil(math.ceil(blocks / variant.slices) / variant.warps) <= 31
+    assert variant.slices <= blocks
+    assert variant.fits(tokens, blocks, chip)
     assert variant.overlap == chip.hopper
 
 
@@ -57,13 +56,12 @@ def exact(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 VARIANTS = [
-    Variant(packed=True, token_tiles=0, warps=w, stages=s, bulk=b, occupancy=1, slices=n, overlap=o)
-    for w, s, b, n, o in [
-        (8, 4, False, 1, False),
-        (8, 5, True, 1, True),
-        (16, 3, False, 3, True),
-        (16, 2, True, 2, False),
-    ]
+    Variant(wide=False, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=False),
+    Variant(wide=False, packed=True, token_tiles=0, warps=8, stages=5, slices=1, overlap=True, bulk=True),
+    Variant(wide=False, packed=True, token_tiles=0, warps=16, stages=3, slices=3, overlap=True, sum_buffers=1),
+    Variant(wide=False, packed=True, token_tiles=0, warps=12, stages=2, slices=2, overlap=False, bulk=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=12, stages=3, slices=3, overlap=False),
 ]
 SHAPES = [(16, 64), (4096, 512), (33, 1000), (1, 8), (4099, 2120), (576, 1536)]
 
@@ -74,16 +72,19 @@ SHAPES = [(16, 64), (4096, 512), (33, 1000), (1, 8), (4099, 2120), (576, 1536)]
 @pytest.mark.parametrize("tokens", [1, 7, 8, 13, 16, 32, 50, 64])
 def test_packed_equals_decode_first_bit_for_bit(variant: Variant, tokens: int) -> None:
     tiles = next(n for n in (1, 2, 4, 8) if tokens <= 8 * n)
+    variant = replace(variant, token_tiles=tiles, sum_buffers=1 if tiles > 2 else variant.sum_buffers)
     for number, (rows, cols) in enumerate(SHAPES):
         x, weight = inputs(tokens, rows, cols, 100 * tokens + number)
+        slices = min(variant.slices, -(-cols // 64))
+        chosen = replace(variant, slices=slices)
+        while not replace(chosen, packed=False).fits(tokens, -(-cols // 64), HOPPER):
+            chosen = replace(chosen, slices=chosen.slices + 1)
         for matrix in (weight, spread(weight, 37), spread(weight, 5)):
             packed = pack(matrix)
-            chosen = replace(variant, token_tiles=tiles)
             for dtype in (torch.float32, torch.bfloat16):
                 out = torch.full((tokens, rows), float("nan"), dtype=dtype, device="cuda")
                 got = product(x, packed, out_dtype=dtype, out=out, variant=chosen)
-                plain = replace(chosen, packed=False, bulk=False)
-                want = product(x, unpack(packed), out_dtype=dtype, variant=plain)
+                want = product(x, unpack(packed), out_dtype=dtype, variant=replace(chosen, packed=False, bulk=False))
                 assert torch.equal(got, want), (rows, cols)
                 error = (got.double() - exact(x, matrix)).norm() / exact(x, matrix).norm()
                 assert error < (1e-5 if dtype == torch.float32 else 4e-3), (rows, cols, error)
