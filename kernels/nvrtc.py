@@ -18,13 +18,14 @@ import torch
 from space.errors import EngineError
 
 _MAX_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CLUSTER_ATTRIBUTE = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _OVERLAP_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 Argument = torch.Tensor | int | None
 
 
 class _LaunchAttribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -124,10 +125,18 @@ def _check(code: int, what: str) -> None:
 class Kernel:
     """One compiled function on the current device."""
 
-    def __init__(self, cubin: bytes, name: str, shared: int) -> None:
-        """Loads `name`; `shared` is the most dynamic shared memory, in bytes, that a launch will ask for."""
+    def __init__(self, cubin: bytes, name: str, *, block: int, shared: int = 0, cluster: int = 1) -> None:
+        """Loads a function.
+
+        Args:
+            cubin: What `compile_source` returned.
+            name: The function.
+            block: Threads a block.
+            shared: Dynamic shared memory a block, in bytes.
+            cluster: Blocks in a cluster.
+        """
         torch.cuda.current_stream()  # makes torch's context the current one
-        self.name, self.shared = name, shared
+        self.name, self.block, self.shared, self.cluster = name, block, shared, cluster
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {name}")
         _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()), f"find {name}")
@@ -135,12 +144,19 @@ class Kernel:
             _driver().cuFuncSetAttribute(self._function, _MAX_SHARED_ATTRIBUTE, shared), f"give {name} {shared} bytes"
         )
 
-    def launch(self, grid: int, block: int, arguments: Sequence[Argument], *, overlap: bool) -> None:
+    def resident_clusters(self) -> int:
+        """How many clusters run at the same time on the whole GPU."""
+        count = ctypes.c_int()
+        config = self._config(self.cluster, overlap=False, stream=0)
+        code = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self._function, ctypes.byref(config))
+        _check(code, f"count the clusters of {self.name}")
+        return count.value
+
+    def launch(self, grid: int, arguments: Sequence[Argument], *, overlap: bool) -> None:
         """Queues the kernel on torch's current stream.
 
         Args:
             grid: Thread blocks.
-            block: Threads a block.
             arguments: Tensors (passed as addresses), 32-bit integers, or None for a null pointer.
             overlap: The kernel may start before the one ahead of it has ended, and itself waits for its results.
         """
@@ -149,14 +165,21 @@ class Kernel:
             for a in arguments
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        attribute = _LaunchAttribute(id=_OVERLAP_ATTRIBUTE, value=1)
-        config = _LaunchConfig(
-            grid=(grid, 1, 1),
-            block=(block, 1, 1),
-            shared=self.shared,
-            stream=torch.cuda.current_stream().cuda_stream,
-            attributes=ctypes.pointer(attribute),
-            count=int(overlap),
-        )
+        config = self._config(grid, overlap=overlap, stream=torch.cuda.current_stream().cuda_stream)
         code = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None)
         _check(code, f"launch {self.name}")
+
+    def _config(self, grid: int, *, overlap: bool, stream: int) -> _LaunchConfig:
+        wanted = []
+        if self.cluster > 1:
+            wanted.append(_LaunchAttribute(id=_CLUSTER_ATTRIBUTE, value=(self.cluster, 1, 1)))
+        if overlap:
+            wanted.append(_LaunchAttribute(id=_OVERLAP_ATTRIBUTE, value=(1,)))
+        return _LaunchConfig(
+            grid=(grid, 1, 1),
+            block=(self.block, 1, 1),
+            shared=self.shared,
+            stream=stream,
+            attributes=(_LaunchAttribute * 2)(*wanted),
+            count=len(wanted),
+        )

@@ -27,6 +27,7 @@ class Variant:
     stages: int
     slices: int
     overlap: bool
+    cluster: int = 1
     sum_buffers: int = 2
     bulk: bool = False
     occupancy: int = 1
@@ -35,16 +36,19 @@ class Variant:
         """Dynamic shared memory of a thread block: rings of copies, sums of the warps, a slice of the activations."""
         ring = self.warps * self.stages * (3 if self.packed else 4) * _LANE_BYTES
         slice_blocks = -(-blocks // self.slices)
+        shared_sums = self.token_tiles * _LANE_BYTES if self.cluster > 1 else 0
         if self.wide:
-            return ring + slice_blocks * self.token_tiles * 8 * BLOCK_COLS * 2
+            inbox = self.sum_buffers * self.warps * shared_sums
+            return ring + inbox + slice_blocks * self.token_tiles * 8 * BLOCK_COLS * 2
         sums = self.sum_buffers * self.warps * self.token_tiles * _LANE_BYTES
-        return ring + sums + tokens * (slice_blocks * BLOCK_COLS * 2 + 64)
+        return ring + sums + 2 * shared_sums + tokens * (slice_blocks * BLOCK_COLS * 2 + 64)
 
     def fits(self, tokens: int, blocks: int, chip: "Chip") -> bool:
         """Whether the chip has the shared memory, and the side tables hold a slice."""
         slice_blocks = -(-blocks // self.slices)
         in_table = slice_blocks <= 63 if self.wide else -(-slice_blocks // self.warps) <= _MAX_BLOCKS_A_WARP
-        return in_table and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
+        divides = self.slices % self.cluster == 0 and 4 * self.token_tiles % self.cluster == 0
+        return in_table and divides and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +110,27 @@ def defines(variant: Variant, *, float_out: bool, argmax: bool) -> dict[str, int
     return macros | {"FLOAT_OUT": int(float_out), "ARGMAX": int(argmax)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    """A variant on a device: the product, the sum over slices, and how many groups of slices run at a time."""
+
+    main: Kernel
+    combine: Kernel
+    groups: int
+
+
 @cache
-def _kernels(variant: Variant, shared: int, float_out: bool, argmax: bool, device: int) -> tuple[Kernel, Kernel]:
+def _build(variant: Variant, shared: int, float_out: bool, argmax: bool, device: int) -> _Built:
+    gpu = chip(device)
     macros = defines(variant, float_out=float_out, argmax=argmax)
-    cubin = compile_source(source(variant.wide), chip(device).arch, macros)
-    return Kernel(cubin, "wide" if variant.wide else "skinny", shared), Kernel(cubin, "combine", 0)
+    cubin = compile_source(source(variant.wide), gpu.arch, macros)
+    name, block = "wide" if variant.wide else "skinny", variant.warps * 32
+    main = Kernel(cubin, name, block=block, shared=shared, cluster=variant.cluster)
+    blocks = gpu.multiprocessors * variant.occupancy
+    if variant.cluster > 1:
+        blocks = main.resident_clusters() * variant.cluster
+    groups = max(blocks // variant.slices, 1)
+    return _Built(main=main, combine=Kernel(cubin, "combine", block=variant.token_tiles * 32), groups=groups)
 
 
 def product(
@@ -142,27 +162,23 @@ def product(
     variant = variant or choose(packed=isinstance(weight, PackedMatrix), tokens=tokens, cols=cols, chip=gpu)
     out = torch.empty(tokens, rows, dtype=out_dtype, device=x.device) if out is None else out
     tiles, blocks = -(-rows // TILE_ROWS), -(-cols // BLOCK_COLS)
-    main, combine = _kernels(
-        variant, variant.shared_bytes(tokens, blocks), out_dtype == torch.float32, best is not None, device
-    )
+    built = _build(variant, variant.shared_bytes(tokens, blocks), out_dtype == torch.float32, best is not None, device)
     partial = None
-    parts: list[Argument]
-    if variant.slices > 1 or (variant.wide and best is not None):
-        shape = (variant.slices, tiles, variant.token_tiles * 32, 4)
+    outer = variant.slices // variant.cluster
+    if outer > 1 or (best is not None and (variant.wide or variant.cluster > 1)):
+        shape = (outer, tiles, variant.token_tiles * 32, 4)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+    parts: list[Argument]
     if isinstance(weight, PackedMatrix):
         parts = [weight.payload, weight.base, weight.starts, weight.escapes]
     else:
         parts = [weight, None, None, None]
-    each = max(gpu.multiprocessors * variant.occupancy // variant.slices, 1)
-    grid = min(each, tiles) * variant.slices
     sizes = [tokens, rows, cols, tiles, blocks, variant.slices]
     arguments: list[Argument] = [*parts, x, x.stride(0), *sizes, out, out.stride(0), partial, best]
-    main.launch(grid, variant.warps * 32, arguments, overlap=variant.overlap)
+    built.main.launch(min(built.groups, tiles) * variant.slices, arguments, overlap=variant.overlap)
     if partial is not None:
-        grid = min(tiles, gpu.multiprocessors * 8)
-        arguments = [partial, variant.slices, tiles, out, rows, tokens, out.stride(0), best]
-        combine.launch(grid, variant.token_tiles * 32, arguments, overlap=variant.overlap)
+        arguments = [partial, outer, tiles, out, rows, tokens, out.stride(0), best]
+        built.combine.launch(min(tiles, gpu.multiprocessors * 8), arguments, overlap=variant.overlap)
     return out
 
 

@@ -1,7 +1,7 @@
 // What the skinny products share: copies, the decode of 12-bit weights, and where sums go. Compiled in front of each kernel.
 //
-// Macros: PACKED (1: 12-bit weights, 0: bf16 rows), TOKEN_TILES, FLOAT_OUT, ARGMAX, OVERLAP (1: may start before the previous
-// kernel ends, sm_90).
+// Macros: PACKED (1: 12-bit weights, 0: bf16 rows), TOKEN_TILES, CLUSTER, FLOAT_OUT, ARGMAX, OVERLAP (1: may start before the
+// previous kernel ends, sm_90).
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -14,9 +14,22 @@ typedef unsigned char u8;
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+// Copies 16 bytes, or fills with zeros.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
-    int bytes = valid ? 16 : 0;  // the rest is filled with zeros
+    int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+// The same for weights: they are read once and leave the cache first.
+__device__ __forceinline__ void stream16(u32 to, const void* from, bool valid, u64 policy) {
+    int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
+                 "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ u64 stream_policy() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -72,17 +85,17 @@ __device__ __forceinline__ void rows_to_registers(u32 (*a)[4], const uint4* q) {
 
 // Starts the copy of this lane's part of one 16 x 64 block.
 __device__ __forceinline__ void copy_block(uint4* to, const uint4* weight, int tile, int block, int rows, int cols, int blocks,
-                                           int lane) {
+                                           int lane, u64 policy) {
 #if PACKED
     const uint4* from = weight + ((size_t)tile * blocks + block) * 96 + lane;
 #pragma unroll
-    for (int q = 0; q < 3; q++) copy16(shared_address(to + q * 32), from + q * 32, true);
+    for (int q = 0; q < 3; q++) stream16(shared_address(to + q * 32), from + q * 32, true, policy);
 #else
 #pragma unroll
     for (int q = 0; q < 4; q++) {
         const int row = min(tile * 16 + (q & 1) * 8 + lane / 4, rows - 1), col = block * 64 + (q >> 1) * 32 + lane % 4 * 8;
         const bool valid = col < cols;
-        copy16(shared_address(to + q * 32), (const u16*)weight + (size_t)row * cols + (valid ? col : 0), valid);
+        stream16(shared_address(to + q * 32), (const u16*)weight + (size_t)row * cols + (valid ? col : 0), valid, policy);
     }
 #endif
 }
@@ -154,6 +167,20 @@ struct Output {
     }
 };
 
+// The slices of one tile sit in one cluster of CLUSTER blocks (sm_90): each block owns a part of the sums and gets the
+// others' addends into its shared memory. All threads arrive and wait.
+#if CLUSTER > 1
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void send(const float4* to, int owner, float4 v) {
+    u32 address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(to)), "r"(owner));
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+#endif
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
 // Adds the slices of a split product in order; OUTPUTS threads a block.
 extern "C" __global__ void __launch_bounds__(OUTPUTS)
 combine(const float4* __restrict__ partial, int slices, int tiles, void* y, int rows, int tokens, int y_stride, u64* result) {
@@ -166,8 +193,7 @@ combine(const float4* __restrict__ partial, int slices, int tiles, void* y, int 
         const float4* from = partial + (size_t)tile * OUTPUTS + threadIdx.x;
         float4 v = from[0];
         for (int s = 1; s < slices; s++) {
-            float4 u = from[(size_t)s * tiles * OUTPUTS];
-            v.x += u.x, v.y += u.y, v.z += u.z, v.w += u.w;
+            v = add(v, from[(size_t)s * tiles * OUTPUTS]);
         }
         out.put4(tile, threadIdx.x, v);
     }

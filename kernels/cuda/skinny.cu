@@ -10,6 +10,7 @@
 // Macros beside those of common.cuh: WARPS, STAGES, SUM_BUFFERS, BULK (1: one bulk copy a block, sm_90), OCCUPANCY.
 
 #define CHAINS (TOKEN_TILES == 1 ? 2 : 1)
+#define SHARE (OUTPUTS / CLUSTER)
 
 __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
     asm volatile(
@@ -51,13 +52,13 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
 
     uint4* ring = shared + warp * STAGES * WORDS * 32;
     float4* sums = (float4*)(shared + WARPS * STAGES * WORDS * 32);  // [SUM_BUFFERS][WARPS][OUTPUTS]
-    char* xs = (char*)(sums + SUM_BUFFERS * WARPS * OUTPUTS);
+    float4* inbox = sums + SUM_BUFFERS * WARPS * OUTPUTS;  // [2][CLUSTER][OUTPUTS / CLUSTER] where there is a cluster
+    char* xs = (char*)(inbox + (CLUSTER > 1 ? 2 * OUTPUTS : 0));
     // A row of X ends with 64 spare bytes: eight threads (two rows, four 16-byte pieces) then hit all banks once.
     const int x_bytes = ((blocks + slices - 1) / slices) * 128 + 64;
+    const u64 policy = stream_policy();
 #if BULK
     __shared__ u64 bars[WARPS][STAGES];
-    u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     if (lane == 0) {
         for (int s = 0; s < STAGES; s++) barrier_init(shared_address(&bars[warp][s]));
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -75,7 +76,7 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
                 bulk_copy(shared_address(slot), weight + ((size_t)ahead_tile * blocks + begin + ahead) * 96, 1536,
                           shared_address(&bars[warp][write_stage]), policy);
 #else
-            copy_block(slot + lane, weight, ahead_tile, begin + ahead, rows, cols, blocks, lane);
+            copy_block(slot + lane, weight, ahead_tile, begin + ahead, rows, cols, blocks, lane, policy);
 #endif
             if (++ahead == count) ahead = 0, ahead_tile += step;
         }
@@ -123,8 +124,29 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
     Output out = {y, rows, tokens, y_stride, {0, 0}};
     copy_wait<0>();
     __syncwarp();
+    auto emit = [&](int tile, int slot, float4 v) {
+        if (partial)
+            partial[((size_t)(slice / CLUSTER) * tiles + tile) * OUTPUTS + slot] = v;
+        else
+            out.put4(tile, slot, v);
+    };
     int read_stage = 0, buffer = 0;
     u32 phase = 0;
+#if CLUSTER > 1
+    int half = 0;
+    auto receive = [&](int tile) {  // everyone's addends for the tile before have arrived
+        cluster_wait();
+        if (threadIdx.x < SHARE) {
+            const float4* from = inbox + (half ^ 1) * OUTPUTS + threadIdx.x;
+            float4 v = from[0];
+#pragma unroll
+            for (int r = 1; r < CLUSTER; r++) v = add(v, from[r * SHARE]);
+            emit(tile, slice % CLUSTER * SHARE + threadIdx.x, v);
+        }
+    };
+    cluster_arrive();  // no block writes to another before that one runs
+    cluster_wait();
+#endif
     for (int tile = blockIdx.x / slices; tile < tiles; tile += step) {
 #if PACKED
         const u32 upper = (127 + upper_base) * 0x00800080u, lower = (127 + lower_base) * 0x00800080u;
@@ -185,23 +207,31 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
             mine[n * 32] = v;
         }
         __syncthreads();
+#if CLUSTER > 1
+        if (tile != blockIdx.x / slices) receive(tile - step);
+#endif
         for (int slot = threadIdx.x; slot < OUTPUTS; slot += WARPS * 32) {
             float4 v = sums[buffer * WARPS * OUTPUTS + slot];
 #pragma unroll
-            for (int w = 1; w < WARPS; w++) {
-                float4 u = sums[(buffer * WARPS + w) * OUTPUTS + slot];
-                v.x += u.x, v.y += u.y, v.z += u.z, v.w += u.w;
-            }
-            if (slices > 1)
-                partial[((size_t)slice * tiles + tile) * OUTPUTS + slot] = v;
-            else
-                out.put4(tile, slot, v);
+            for (int w = 1; w < WARPS; w++) v = add(v, sums[(buffer * WARPS + w) * OUTPUTS + slot]);
+#if CLUSTER > 1
+            send(inbox + (half * CLUSTER + slice % CLUSTER) * SHARE + slot % SHARE, slot / SHARE, v);
+#else
+            emit(tile, slot, v);
+#endif
         }
+#if CLUSTER > 1
+        cluster_arrive();
+        half ^= 1;
+#endif
         if (SUM_BUFFERS == 2)
             buffer ^= 1;
         else
             __syncthreads();
     }
-    if (ARGMAX && slices == 1 && threadIdx.x < OUTPUTS) out.finish(threadIdx.x, result);
+#if CLUSTER > 1
+    const int last = (tiles - 1 - blockIdx.x / slices) / step * step + blockIdx.x / slices;
+    receive(last);
+#endif
+    if (ARGMAX && !partial && threadIdx.x < OUTPUTS) out.finish(threadIdx.x, result);
 }
-

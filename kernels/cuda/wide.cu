@@ -4,9 +4,10 @@
 // matrix serves: each warp of a warpgroup decodes its own tile of 16 rows. Operand B, the tokens, is read from shared memory
 // once for 64 rows instead of once for 16. Every warpgroup has its own tiles; nothing is shared but X.
 //
-// Macros beside those of common.cuh: WARPS (a multiple of 4), STAGES.
+// Macros beside those of common.cuh: WARPS (a multiple of 4), STAGES, SUM_BUFFERS.
 
 #define TOKENS (TOKEN_TILES * 8)
+#define SHARE (4 * TOKEN_TILES / CLUSTER)  // 512-byte pieces of a tile's sums that one block owns
 #define D4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define WGMMA(shape, sums, operands, ...)                                                                        \
@@ -36,31 +37,30 @@ __device__ __forceinline__ void pin(float* c) {  // the compiler may not move th
     for (int i = 0; i < TOKEN_TILES * 4; i++) asm volatile("" : "+f"(c[i])::"memory");
 }
 
-__device__ __forceinline__ uint4 load16(const void* from) {  // after the wait for the previous kernel, never before
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
-    return v;
-}
-
 // Brings in X in the layout of operand B: [block][token][64 columns], 128-byte rows with the 128-byte swizzle, columns in the
-// order in which the threads hold the weights: within each half of a block, 4 x 4 pairs are transposed.
+// order in which the threads hold the weights: within each half of a block, 4 x 4 pairs are transposed (in place).
 __device__ void load_tokens(uint4* xs, const u16* x, int x_stride, int tokens, int cols, int begin, int count) {
-    for (int unit = threadIdx.x; unit < count * 2 * TOKENS; unit += WARPS * 32) {
-        const int n = unit % TOKENS, half = unit / TOKENS % 2, block = unit / (2 * TOKENS);
-        if (n >= tokens) continue;  // garbage there stays in its own column of the result
-        const int col = (begin + block) * 64 + half * 32;
-        const u16* from = x + (size_t)n * x_stride + col;
-        uint4 v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = col + i * 8 < cols ? load16(from + i * 8) : make_uint4(0, 0, 0, 0);
-        uint4* row = xs + (block * TOKENS + n) * 8;
-        const int first = half * 4, twist = n & 7;
-        row[first ^ twist] = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
-        row[(first + 1) ^ twist] = make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
-        row[(first + 2) ^ twist] = make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
-        row[(first + 3) ^ twist] = make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
+    for (int n = threadIdx.x / 32; n < tokens; n += WARPS)
+        for (int piece = threadIdx.x % 32; piece < count * 8; piece += 32) {
+            const int col = begin * 64 + piece * 8;
+            const bool valid = col < cols;
+            uint4* row = xs + (piece / 8 * TOKENS + n) * 8;
+            copy16(shared_address(row + (piece % 8 ^ (n & 7))), x + (size_t)n * x_stride + (valid ? col : 0), valid);
+        }
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * 2 * TOKENS; i += WARPS * 32) {
+        const int n = i % TOKENS, first = i / TOKENS % 2 * 4, twist = n & 7;
+        uint4* row = xs + (i / (2 * TOKENS) * TOKENS + n) * 8;
+        const uint4 a = row[first ^ twist], b = row[(first + 1) ^ twist], c = row[(first + 2) ^ twist], d = row[(first + 3) ^ twist];
+        row[first ^ twist] = make_uint4(a.x, b.x, c.x, d.x);
+        row[(first + 1) ^ twist] = make_uint4(a.y, b.y, c.y, d.y);
+        row[(first + 2) ^ twist] = make_uint4(a.z, b.z, c.z, d.z);
+        row[(first + 3) ^ twist] = make_uint4(a.w, b.w, c.w, d.w);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
@@ -74,12 +74,13 @@ wide(const uint4* __restrict__ weight, const u8* __restrict__ base, const int* _
     const int begin = blocks * slice / slices, count = blocks * (slice + 1) / slices - begin;
     const int tile_end = (tiles + 3) / 4 * 4;  // a warpgroup stays together: its warps past the end repeat the last tile
     uint4* ring = shared + (blocks + slices - 1) / slices * TOKENS * 8 + warp * STAGES * WORDS * 32;
+    const u64 policy = stream_policy();
 
     int ahead_tile = tile0, ahead = 0, write_stage = 0;
     auto prefetch = [&]() {
         if (ahead_tile < tile_end) {
             copy_block(ring + write_stage * WORDS * 32 + lane, weight, min(ahead_tile, tiles - 1), begin + ahead, rows, cols, blocks,
-                       lane);
+                       lane, policy);
             if (++ahead == count) ahead = 0, ahead_tile += step;
         }
         if (++write_stage == STAGES) write_stage = 0;
@@ -105,13 +106,41 @@ wide(const uint4* __restrict__ weight, const u8* __restrict__ base, const int* _
     asm volatile("griddepcontrol.wait;" ::: "memory");  // X and Y only from here on: the weights never change
 #endif
     load_tokens(shared, x, x_stride, tokens, cols, begin, count);
-    __syncthreads();
     // Descriptor of operand B: address, 1024 bytes between groups of eight tokens, 128-byte swizzle.
     const u64 operand = ((u64)(shared_address(shared) & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 
     Output out = {y, rows, tokens, y_stride, {0, 0}};
     int read_stage = 0;
-    for (int tile = tile0; tile < tile_end; tile += step) {
+    auto emit = [&](int tile, int slot, float4 v) {
+        if (tile >= tiles) return;
+        if (partial)
+            partial[((size_t)(slice / CLUSTER) * tiles + tile) * OUTPUTS + slot] = v;
+        else
+            out.put4(tile, slot, v);
+    };
+#if CLUSTER > 1
+    // [SUM_BUFFERS][warpgroup][CLUSTER][SHARE][32] behind the rings.
+    float4* inbox = (float4*)(shared + (blocks + slices - 1) / slices * TOKENS * 8 + WARPS * STAGES * WORDS * 32) +
+                    warp / 4 * CLUSTER * SHARE * 32 + lane;
+    const int inbox_size = WARPS / 4 * CLUSTER * SHARE * 32;
+    int half = 0;
+    auto receive = [&](int tile, int from_half) {
+        if (tile - warp % 4 >= tile_end) return;
+        for (int k = warp % 4; k < SHARE; k += 4) {
+            const float4* from = inbox + from_half * inbox_size + k * 32;
+            float4 v = from[0];
+#pragma unroll
+            for (int r = 1; r < CLUSTER; r++) v = add(v, from[r * SHARE * 32]);
+            const int unit = slice % CLUSTER * SHARE + k;
+            emit(tile - warp % 4 + unit / TOKEN_TILES, unit % TOKEN_TILES * 32 + lane, v);
+        }
+    };
+    cluster_arrive();  // no block writes to another before that one runs
+    cluster_wait();
+#endif
+    // Every warpgroup of a cluster makes the same number of rounds, with or without a tile.
+    const int rounds = (tile_end - blockIdx.x / slices * 4 + step - 1) / step;
+    for (int round = 0, tile = tile0; round < rounds; round++, tile += step) {
 #if PACKED
         const u32 upper = (127 + upper_base) * 0x00800080u, lower = (127 + lower_base) * 0x00800080u;
         const int low_now = low, high_now = high, escape_now = escape, first = __shfl_sync(FULL, low, 0);
@@ -126,7 +155,7 @@ wide(const uint4* __restrict__ weight, const u8* __restrict__ base, const int* _
 #endif
         float acc[TOKEN_TILES * 4] = {};
 #pragma unroll 1
-        for (int b = 0; b < count; b++) {
+        for (int b = 0; b < count && tile < tile_end; b++) {
             copy_wait<STAGES - 2>();
             const u32 slot = shared_address(ring + read_stage * WORDS * 32 + lane);
             uint4 q[WORDS];
@@ -157,14 +186,34 @@ wide(const uint4* __restrict__ weight, const u8* __restrict__ base, const int* _
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             pin(acc);
         }
-        if (tile >= tiles) continue;
+#if CLUSTER > 1
+        if (round) cluster_wait();  // two buffers: the last addends are here; one: the last ones were read
+        if (round && SUM_BUFFERS == 2) receive(tile - step, half ^ 1);
+#endif
 #pragma unroll
         for (int n = 0; n < TOKEN_TILES; n++) {
-            float4 v = make_float4(acc[4 * n], acc[4 * n + 1], acc[4 * n + 2], acc[4 * n + 3]);
-            if (partial)
-                partial[((size_t)slice * tiles + tile) * OUTPUTS + n * 32 + lane] = v;
-            else
-                out.put4(tile, n * 32 + lane, v);
+            const float4 v = make_float4(acc[4 * n], acc[4 * n + 1], acc[4 * n + 2], acc[4 * n + 3]);
+#if CLUSTER > 1
+            const int unit = warp % 4 * TOKEN_TILES + n;
+            send(inbox + half * inbox_size + (slice % CLUSTER * SHARE + unit % SHARE) * 32, unit / SHARE, v);
+#else
+            emit(tile, n * 32 + lane, v);
+#endif
         }
+#if CLUSTER > 1
+        cluster_arrive();
+        if (SUM_BUFFERS == 2) {
+            half ^= 1;
+        } else {
+            cluster_wait();
+            receive(tile, 0);
+            cluster_arrive();
+        }
+#endif
     }
+#if CLUSTER > 1
+    if (rounds < 1) return;
+    cluster_wait();
+    if (SUM_BUFFERS == 2) receive(tile0 + (rounds - 1) * step, half ^ 1);
+#endif
 }

@@ -62,6 +62,10 @@ VARIANTS = [
     Variant(wide=False, packed=True, token_tiles=0, warps=12, stages=2, slices=2, overlap=False, bulk=True),
     Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=True),
     Variant(wide=True, packed=True, token_tiles=0, warps=12, stages=3, slices=3, overlap=False),
+    Variant(wide=False, packed=True, token_tiles=0, warps=8, stages=3, slices=2, cluster=2, overlap=True),
+    Variant(wide=False, packed=True, token_tiles=0, warps=16, stages=3, slices=4, cluster=4, overlap=False),
+    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=3, slices=4, cluster=4, overlap=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=12, stages=3, slices=8, cluster=4, overlap=True),
 ]
 SHAPES = [(16, 64), (4096, 512), (33, 1000), (1, 8), (4099, 2120), (576, 1536)]
 
@@ -75,10 +79,13 @@ def test_packed_equals_decode_first_bit_for_bit(variant: Variant, tokens: int) -
     variant = replace(variant, token_tiles=tiles, sum_buffers=1 if tiles > 2 else variant.sum_buffers)
     for number, (rows, cols) in enumerate(SHAPES):
         x, weight = inputs(tokens, rows, cols, 100 * tokens + number)
-        slices = min(variant.slices, -(-cols // 64))
-        chosen = replace(variant, slices=slices)
-        while not replace(chosen, packed=False).fits(tokens, -(-cols // 64), HOPPER):
-            chosen = replace(chosen, slices=chosen.slices + 1)
+        blocks = -(-cols // 64)
+        cluster = min(variant.cluster, 1 << (blocks.bit_length() - 1))
+        slices = max(min(variant.slices, blocks) // cluster * cluster, cluster)
+        chosen = replace(variant, slices=slices, cluster=cluster)
+        while not replace(chosen, packed=False).fits(tokens, blocks, HOPPER):
+            chosen = replace(chosen, slices=chosen.slices + chosen.cluster)
+            assert chosen.slices <= blocks
         for matrix in (weight, spread(weight, 37), spread(weight, 5)):
             packed = pack(matrix)
             for dtype in (torch.float32, torch.bfloat16):
