@@ -1,5 +1,6 @@
 """Products of a few rows of activations with a large matrix, bf16 or 12-bit, at the speed of memory (`cuda/*.cu`)."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -29,26 +30,38 @@ class Variant:
     overlap: bool
     cluster: int = 1
     sum_buffers: int = 2
-    bulk: bool = False
-    occupancy: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block; the wide kernel has one warp more, which brings in the activations."""
+        return self.warps * 32 + 32 * self.wide
+
+    @property
+    def block_tiles(self) -> int:
+        """Tiles of 16 rows that a block works on at a time."""
+        return self.warps if self.wide else 1
 
     def shared_bytes(self, tokens: int, blocks: int) -> int:
         """Dynamic shared memory of a thread block: rings of copies, sums of the warps, a slice of the activations."""
         ring = self.warps * self.stages * (3 if self.packed else 4) * _LANE_BYTES
-        slice_blocks = -(-blocks // self.slices)
-        shared_sums = self.token_tiles * _LANE_BYTES if self.cluster > 1 else 0
+        sums = self.warps * self.token_tiles * _LANE_BYTES
         if self.wide:
-            inbox = self.sum_buffers * self.warps * shared_sums
-            return ring + inbox + slice_blocks * self.token_tiles * 8 * BLOCK_COLS * 2
-        sums = self.sum_buffers * self.warps * self.token_tiles * _LANE_BYTES
-        return ring + sums + 2 * shared_sums + tokens * (slice_blocks * BLOCK_COLS * 2 + 64)
+            stages = self.stages * (self.token_tiles * 8 * BLOCK_COLS * 2 + 16)
+            return ring + stages + (sums if self.cluster > 1 else 0)
+        slice_bytes = -(-blocks // self.slices) * BLOCK_COLS * 2
+        return ring + self.sum_buffers * sums + tokens * (slice_bytes + 64)
 
     def fits(self, tokens: int, blocks: int, chip: "Chip") -> bool:
         """Whether the chip has the shared memory, and the side tables hold a slice."""
-        slice_blocks = -(-blocks // self.slices)
-        in_table = slice_blocks <= 63 if self.wide else -(-slice_blocks // self.warps) <= _MAX_BLOCKS_A_WARP
-        divides = self.slices % self.cluster == 0 and 4 * self.token_tiles % self.cluster == 0
-        return in_table and divides and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
+        if self.wide:
+            possible = chip.hopper and self.warps % 4 == 0 and self.stages >= 3
+            possible = (
+                possible and self.slices % self.cluster == 0 and self.warps * self.token_tiles % self.cluster == 0
+            )
+        else:
+            slice_blocks = -(-blocks // self.slices)
+            possible = self.cluster == 1 and slice_blocks <= _MAX_BLOCKS_A_WARP * self.warps
+        return possible and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,26 +87,78 @@ def chip(device: int) -> Chip:
     )
 
 
-def choose(*, packed: bool, tokens: int, cols: int, chip: Chip) -> Variant:
-    """The variant for one shape: as few slices as shared memory allows, and the ring as deep as it then can be."""
-    tiles = next(n for n in (1, 2, 4, 8) if tokens <= n * 8)
-    blocks = -(-cols // BLOCK_COLS)
-    wide = chip.hopper and tiles > 2
+def choose(*, packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Variant:
+    """The variant for one shape, by what was measured on an H200 (docs/weight12.md).
+
+    Raises:
+        EngineError: No variant fits the chip.
+    """
+    found = next((v for v in candidates(packed=packed, tokens=tokens, rows=rows, cols=cols, chip=chip)), None)
+    if found is None:
+        raise EngineError(
+            f"no kernel variant fits {tokens} tokens x {cols} columns on {chip.arch}; use weight_format=bf16"
+        )
+    return found
+
+
+def candidates(*, packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Iterator[Variant]:
+    """The variants worth trying for one shape, the likely best first."""
+    narrow = _narrow(packed, tokens, cols, chip)
+    wide = _wide(packed, tokens, rows, cols, chip)
+    whole = narrow is not None and narrow.slices == 1
+    order = (narrow, wide) if not chip.hopper or tokens <= 8 or (whole and tokens <= 16) else (wide, narrow)
+    yield from (variant for variant in order if variant is not None)
+
+
+def _token_tiles(tokens: int) -> int:
+    return next(n for n in (1, 2, 4, 8) if tokens <= n * 8)
+
+
+def _narrow(packed: bool, tokens: int, cols: int, chip: Chip) -> Variant | None:
+    """As few slices as shared memory allows, then as many warps, then as deep a ring.
+
+    With one token or few, half of the shared memory is enough: then the next product's blocks fit beside this one's and
+    start to read ahead.
+    """
+    tiles, blocks = _token_tiles(tokens), -(-cols // BLOCK_COLS)
     for slices in range(1, blocks + 1):
-        for stages in (8, 7, 6, 5, 4, 3):
-            variant = Variant(
-                wide=wide,
-                packed=packed,
-                token_tiles=tiles,
-                warps=8,
-                stages=stages,
-                slices=slices,
-                overlap=chip.hopper,
-                sum_buffers=1 if tiles > 4 else 2,
-            )
-            if variant.fits(tokens, blocks, chip):
-                return variant
-    raise EngineError(f"no kernel variant fits {tokens} tokens x {cols} columns on {chip.arch}; use weight_format=bf16")
+        for warps in (16, 12, 8):
+            for stages in (3, 8, 7, 6, 5, 4, 3):
+                variant = Variant(
+                    wide=False,
+                    packed=packed,
+                    token_tiles=tiles,
+                    warps=warps,
+                    stages=stages,
+                    slices=slices,
+                    overlap=chip.hopper,
+                    sum_buffers=1 if tiles > 1 or stages == 3 else 2,
+                )
+                half = variant.shared_bytes(tokens, blocks) < chip.shared_limit // 2 - 1024
+                if variant.fits(tokens, blocks, chip) and (half or stages > 3 or tiles > 1):
+                    return variant
+    return None
+
+
+def _wide(packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Variant | None:
+    """A cluster as large as fits beside the row tiles, and as deep a ring as shared memory allows."""
+    tiles, blocks, warps = _token_tiles(tokens), -(-cols // BLOCK_COLS), 16
+    row_blocks = -(-rows // (TILE_ROWS * warps))
+    cluster = next(n for n in (8, 4, 2, 1) if n == 1 or (row_blocks * n <= chip.multiprocessors and n <= blocks))
+    for stages in (8, 7, 6, 5, 4, 3):
+        variant = Variant(
+            wide=True,
+            packed=packed,
+            token_tiles=tiles,
+            warps=warps,
+            stages=stages,
+            slices=cluster,
+            overlap=True,
+            cluster=cluster,
+        )
+        if variant.fits(tokens, blocks, chip):
+            return variant
+    return None
 
 
 @cache
@@ -124,9 +189,9 @@ def _build(variant: Variant, shared: int, float_out: bool, argmax: bool, device:
     gpu = chip(device)
     macros = defines(variant, float_out=float_out, argmax=argmax)
     cubin = compile_source(source(variant.wide), gpu.arch, macros)
-    name, block = "wide" if variant.wide else "skinny", variant.warps * 32
-    main = Kernel(cubin, name, block=block, shared=shared, cluster=variant.cluster)
-    blocks = gpu.multiprocessors * variant.occupancy
+    name = "wide" if variant.wide else "skinny"
+    main = Kernel(cubin, name, block=variant.threads, shared=shared, cluster=variant.cluster)
+    blocks = gpu.multiprocessors
     if variant.cluster > 1:
         blocks = main.resident_clusters() * variant.cluster
     groups = max(blocks // variant.slices, 1)
@@ -159,13 +224,13 @@ def product(
     _check(x, weight, cols, out_dtype)
     tokens, device = x.shape[0], x.device.index
     gpu = chip(device)
-    variant = variant or choose(packed=isinstance(weight, PackedMatrix), tokens=tokens, cols=cols, chip=gpu)
+    variant = variant or choose(packed=isinstance(weight, PackedMatrix), tokens=tokens, rows=rows, cols=cols, chip=gpu)
     out = torch.empty(tokens, rows, dtype=out_dtype, device=x.device) if out is None else out
     tiles, blocks = -(-rows // TILE_ROWS), -(-cols // BLOCK_COLS)
     built = _build(variant, variant.shared_bytes(tokens, blocks), out_dtype == torch.float32, best is not None, device)
     partial = None
     outer = variant.slices // variant.cluster
-    if outer > 1 or (best is not None and (variant.wide or variant.cluster > 1)):
+    if outer > 1 or (best is not None and variant.wide):
         shape = (outer, tiles, variant.token_tiles * 32, 4)
         partial = torch.empty(shape, dtype=torch.float32, device=x.device)
     parts: list[Argument]
@@ -175,7 +240,8 @@ def product(
         parts = [weight, None, None, None]
     sizes = [tokens, rows, cols, tiles, blocks, variant.slices]
     arguments: list[Argument] = [*parts, x, x.stride(0), *sizes, out, out.stride(0), partial, best]
-    built.main.launch(min(built.groups, tiles) * variant.slices, arguments, overlap=variant.overlap)
+    grid = min(built.groups, -(-tiles // variant.block_tiles)) * variant.slices
+    built.main.launch(grid, arguments, overlap=variant.overlap)
     if partial is not None:
         arguments = [partial, outer, tiles, out, rows, tokens, out.stride(0), best]
         built.combine.launch(min(tiles, gpu.multiprocessors * 8), arguments, overlap=variant.overlap)

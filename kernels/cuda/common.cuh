@@ -1,6 +1,6 @@
 // What the skinny products share: copies, the decode of 12-bit weights, and where sums go. Compiled in front of each kernel.
 //
-// Macros: PACKED (1: 12-bit weights, 0: bf16 rows), TOKEN_TILES, CLUSTER, FLOAT_OUT, ARGMAX, OVERLAP (1: may start before the
+// Macros: PACKED (1: 12-bit weights, 0: bf16 rows), TOKEN_TILES, CLUSTER (blocks in a cluster), FLOAT_OUT, ARGMAX, OVERLAP (1: may start before the
 // previous kernel ends, sm_90).
 
 typedef unsigned int u32;
@@ -166,18 +166,6 @@ struct Output {
 #endif
     }
 };
-
-// The slices of one tile sit in one cluster of CLUSTER blocks (sm_90): each block owns a part of the sums and gets the
-// others' addends into its shared memory. All threads arrive and wait.
-#if CLUSTER > 1
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void send(const float4* to, int owner, float4 v) {
-    u32 address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(to)), "r"(owner));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
-}
-#endif
 
 __device__ __forceinline__ float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 

@@ -7,10 +7,9 @@
 // Which columns a thread owns is free, as long as both operands agree: thread t of four takes columns 8t..8t+7 of each
 // 32, so that operand B is one 16-byte read and a bf16 matrix can be read row by row as it lies.
 //
-// Macros beside those of common.cuh: WARPS, STAGES, SUM_BUFFERS, BULK (1: one bulk copy a block, sm_90), OCCUPANCY.
+// Macros beside those of common.cuh: WARPS, STAGES, SUM_BUFFERS.
 
 #define CHAINS (TOKEN_TILES == 1 ? 2 : 1)
-#define SHARE (OUTPUTS / CLUSTER)
 
 __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
     asm volatile(
@@ -19,27 +18,8 @@ __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-#if BULK
-__device__ __forceinline__ void barrier_init(u32 bar) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u32 bar, u64 policy) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(bar), "l"(policy)
-        : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u32 bar, u32 parity) {
-    asm volatile(
-        "{ .reg .pred p;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@!p bra again; }\n" ::"r"(bar), "r"(parity)
-        : "memory");
-}
-#endif
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, OCCUPANCY)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
 skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int* __restrict__ starts,
        const int* __restrict__ escapes, const u16* __restrict__ x, int x_stride, int tokens, int rows, int cols, int tiles,
        int blocks, int slices, void* y, int y_stride, float4* __restrict__ partial, u64* result) {
@@ -52,32 +32,16 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
 
     uint4* ring = shared + warp * STAGES * WORDS * 32;
     float4* sums = (float4*)(shared + WARPS * STAGES * WORDS * 32);  // [SUM_BUFFERS][WARPS][OUTPUTS]
-    float4* inbox = sums + SUM_BUFFERS * WARPS * OUTPUTS;  // [2][CLUSTER][OUTPUTS / CLUSTER] where there is a cluster
-    char* xs = (char*)(inbox + (CLUSTER > 1 ? 2 * OUTPUTS : 0));
+    char* xs = (char*)(sums + SUM_BUFFERS * WARPS * OUTPUTS);
     // A row of X ends with 64 spare bytes: eight threads (two rows, four 16-byte pieces) then hit all banks once.
     const int x_bytes = ((blocks + slices - 1) / slices) * 128 + 64;
     const u64 policy = stream_policy();
-#if BULK
-    __shared__ u64 bars[WARPS][STAGES];
-    if (lane == 0) {
-        for (int s = 0; s < STAGES; s++) barrier_init(shared_address(&bars[warp][s]));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
-    __syncwarp();
-#endif
 
     int ahead_tile = count ? blockIdx.x / slices : tiles, ahead = 0, write_stage = 0;
     auto prefetch = [&]() {
         uint4* slot = ring + write_stage * WORDS * 32;
         if (ahead_tile < tiles) {
-#if BULK
-            if (lane == 0)
-                bulk_copy(shared_address(slot), weight + ((size_t)ahead_tile * blocks + begin + ahead) * 96, 1536,
-                          shared_address(&bars[warp][write_stage]), policy);
-#else
             copy_block(slot + lane, weight, ahead_tile, begin + ahead, rows, cols, blocks, lane, policy);
-#endif
             if (++ahead == count) ahead = 0, ahead_tile += step;
         }
         if (++write_stage == STAGES) write_stage = 0;
@@ -86,9 +50,7 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
         prefetch();
-#if !BULK
         copy_commit();
-#endif
     }
 #if PACKED
     // Side tables run ahead: starts two tiles, escapes and bases one.
@@ -126,27 +88,11 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
     __syncwarp();
     auto emit = [&](int tile, int slot, float4 v) {
         if (partial)
-            partial[((size_t)(slice / CLUSTER) * tiles + tile) * OUTPUTS + slot] = v;
+            partial[((size_t)slice * tiles + tile) * OUTPUTS + slot] = v;
         else
             out.put4(tile, slot, v);
     };
     int read_stage = 0, buffer = 0;
-    u32 phase = 0;
-#if CLUSTER > 1
-    int half = 0;
-    auto receive = [&](int tile) {  // everyone's addends for the tile before have arrived
-        cluster_wait();
-        if (threadIdx.x < SHARE) {
-            const float4* from = inbox + (half ^ 1) * OUTPUTS + threadIdx.x;
-            float4 v = from[0];
-#pragma unroll
-            for (int r = 1; r < CLUSTER; r++) v = add(v, from[r * SHARE]);
-            emit(tile, slice % CLUSTER * SHARE + threadIdx.x, v);
-        }
-    };
-    cluster_arrive();  // no block writes to another before that one runs
-    cluster_wait();
-#endif
     for (int tile = blockIdx.x / slices; tile < tiles; tile += step) {
 #if PACKED
         const u32 upper = (127 + upper_base) * 0x00800080u, lower = (127 + lower_base) * 0x00800080u;
@@ -161,23 +107,14 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
         float acc[TOKEN_TILES][CHAINS][4] = {};
 #pragma unroll 1
         for (int b = 0; b < count; b++) {
-#if BULK
-            barrier_wait(shared_address(&bars[warp][read_stage]), phase);
-#else
             copy_wait<STAGES - 2>();
-#endif
             const u32 slot = shared_address(ring + read_stage * WORDS * 32 + lane);
             uint4 q[WORDS];
 #pragma unroll
             for (int i = 0; i < WORDS; i++) q[i] = read16(slot + i * 512);
-            if (++read_stage == STAGES) read_stage = 0, phase ^= 1;
-#if BULK
-            __syncwarp();  // the slot read in the round before is free for everyone
-#endif
+            if (++read_stage == STAGES) read_stage = 0;
             prefetch();
-#if !BULK
             copy_commit();
-#endif
             u32 a[4][4];
 #if PACKED
             decode_block(a, q, upper, lower);
@@ -207,31 +144,16 @@ skinny(const uint4* __restrict__ weight, const u8* __restrict__ base, const int*
             mine[n * 32] = v;
         }
         __syncthreads();
-#if CLUSTER > 1
-        if (tile != blockIdx.x / slices) receive(tile - step);
-#endif
         for (int slot = threadIdx.x; slot < OUTPUTS; slot += WARPS * 32) {
             float4 v = sums[buffer * WARPS * OUTPUTS + slot];
 #pragma unroll
             for (int w = 1; w < WARPS; w++) v = add(v, sums[(buffer * WARPS + w) * OUTPUTS + slot]);
-#if CLUSTER > 1
-            send(inbox + (half * CLUSTER + slice % CLUSTER) * SHARE + slot % SHARE, slot / SHARE, v);
-#else
             emit(tile, slot, v);
-#endif
         }
-#if CLUSTER > 1
-        cluster_arrive();
-        half ^= 1;
-#endif
         if (SUM_BUFFERS == 2)
             buffer ^= 1;
         else
             __syncthreads();
     }
-#if CLUSTER > 1
-    const int last = (tiles - 1 - blockIdx.x / slices) / step * step + blockIdx.x / slices;
-    receive(last);
-#endif
     if (ARGMAX && !partial && threadIdx.x < OUTPUTS) out.finish(threadIdx.x, result);
 }
