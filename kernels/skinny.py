@@ -14,7 +14,9 @@ from space.errors import EngineError
 
 MAX_TOKENS = 64
 _LANE_BYTES = 512  # 16 bytes a lane
-_MAX_BLOCKS_A_WARP = 31  # the side table of a warp's blocks is one register
+_MAX_BLOCKS_A_WARP = 31  # narrow: the side table of a warp's blocks is one register
+_MAX_BLOCKS_A_SLICE = 63  # wide: two registers
+_SMALL = 40_000_000  # weights of a matrix whose product is over before a deep ring pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,35 +33,23 @@ class Variant:
     cluster: int = 1
     sum_buffers: int = 2
 
-    @property
-    def threads(self) -> int:
-        """Threads of a block; the wide kernel has one warp more, which brings in the activations."""
-        return self.warps * 32 + 32 * self.wide
-
-    @property
-    def block_tiles(self) -> int:
-        """Tiles of 16 rows that a block works on at a time."""
-        return self.warps if self.wide else 1
-
     def shared_bytes(self, tokens: int, blocks: int) -> int:
         """Dynamic shared memory of a thread block: rings of copies, sums of the warps, a slice of the activations."""
         ring = self.warps * self.stages * (3 if self.packed else 4) * _LANE_BYTES
         sums = self.warps * self.token_tiles * _LANE_BYTES
+        slice_blocks = -(-blocks // self.slices)
         if self.wide:
-            stages = self.stages * (self.token_tiles * 8 * BLOCK_COLS * 2 + 16)
-            return ring + stages + (sums if self.cluster > 1 else 0)
-        slice_bytes = -(-blocks // self.slices) * BLOCK_COLS * 2
-        return ring + self.sum_buffers * sums + tokens * (slice_bytes + 64)
+            inbox = self.sum_buffers * sums if self.cluster > 1 else 0
+            return ring + inbox + slice_blocks * self.token_tiles * 8 * BLOCK_COLS * 2
+        return ring + self.sum_buffers * sums + tokens * (slice_blocks * BLOCK_COLS * 2 + 64)
 
     def fits(self, tokens: int, blocks: int, chip: "Chip") -> bool:
         """Whether the chip has the shared memory, and the side tables hold a slice."""
+        slice_blocks = -(-blocks // self.slices)
         if self.wide:
-            possible = chip.hopper and self.warps % 4 == 0 and self.stages >= 3
-            possible = (
-                possible and self.slices % self.cluster == 0 and self.warps * self.token_tiles % self.cluster == 0
-            )
+            possible = chip.hopper and self.warps % 4 == 0 and slice_blocks <= _MAX_BLOCKS_A_SLICE
+            possible = possible and self.slices % self.cluster == 0 and 4 * self.token_tiles % self.cluster == 0
         else:
-            slice_blocks = -(-blocks // self.slices)
             possible = self.cluster == 1 and slice_blocks <= _MAX_BLOCKS_A_WARP * self.warps
         return possible and self.slices <= blocks and self.shared_bytes(tokens, blocks) <= chip.shared_limit
 
@@ -103,10 +93,9 @@ def choose(*, packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Va
 
 def candidates(*, packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Iterator[Variant]:
     """The variants worth trying for one shape, the likely best first."""
-    narrow = _narrow(packed, tokens, cols, chip)
-    wide = _wide(packed, tokens, rows, cols, chip)
-    whole = narrow is not None and narrow.slices == 1
-    order = (narrow, wide) if not chip.hopper or tokens <= 8 or (whole and tokens <= 16) else (wide, narrow)
+    narrow = _narrow(packed, tokens, rows, cols, chip)
+    wide = _wide(packed, tokens, cols, chip)
+    order = (wide, narrow) if chip.hopper and tokens > 16 else (narrow, wide)
     yield from (variant for variant in order if variant is not None)
 
 
@@ -114,50 +103,52 @@ def _token_tiles(tokens: int) -> int:
     return next(n for n in (1, 2, 4, 8) if tokens <= n * 8)
 
 
-def _narrow(packed: bool, tokens: int, cols: int, chip: Chip) -> Variant | None:
-    """As few slices as shared memory allows, then as many warps, then as deep a ring.
+def _narrow(packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Variant | None:
+    """Whole columns if shared memory allows, else as few slices as leave a ring worth having; then the most warps.
 
-    With one token or few, half of the shared memory is enough: then the next product's blocks fit beside this one's and
-    start to read ahead.
+    For one token or few and a small matrix half of the shared memory is better than all: the next product's blocks then
+    fit beside this one's and read ahead.
     """
     tiles, blocks = _token_tiles(tokens), -(-cols // BLOCK_COLS)
-    for slices in range(1, blocks + 1):
-        for warps in (16, 12, 8):
-            for stages in (3, 8, 7, 6, 5, 4, 3):
-                variant = Variant(
-                    wide=False,
-                    packed=packed,
-                    token_tiles=tiles,
-                    warps=warps,
-                    stages=stages,
-                    slices=slices,
-                    overlap=chip.hopper,
-                    sum_buffers=1 if tiles > 1 or stages == 3 else 2,
-                )
-                half = variant.shared_bytes(tokens, blocks) < chip.shared_limit // 2 - 1024
-                if variant.fits(tokens, blocks, chip) and (half or stages > 3 or tiles > 1):
-                    return variant
-    return None
-
-
-def _wide(packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Variant | None:
-    """A cluster as large as fits beside the row tiles, and as deep a ring as shared memory allows."""
-    tiles, blocks, warps = _token_tiles(tokens), -(-cols // BLOCK_COLS), 16
-    row_blocks = -(-rows // (TILE_ROWS * warps))
-    cluster = next(n for n in (8, 4, 2, 1) if n == 1 or (row_blocks * n <= chip.multiprocessors and n <= blocks))
-    for stages in (8, 7, 6, 5, 4, 3):
+    tries = [(1, warps, stages) for warps in (16, 12) for stages in (3, 8, 7, 6, 5, 4, 3)]
+    tries += [(n, *ring) for n in range(2, blocks + 1) for ring in ((16, 5), (12, 5), (16, 4))]
+    tries += [(n, 8, stages) for n in range(1, blocks + 1) for stages in (8, 7, 6, 5, 4, 3)]
+    for number, (slices, warps, stages) in enumerate(tries):
+        shallow = number == 0
         variant = Variant(
-            wide=True,
+            wide=False,
             packed=packed,
             token_tiles=tiles,
             warps=warps,
             stages=stages,
-            slices=cluster,
-            overlap=True,
-            cluster=cluster,
+            slices=slices,
+            overlap=chip.hopper,
+            sum_buffers=1 if tiles > 1 or shallow else 2,
         )
-        if variant.fits(tokens, blocks, chip):
+        half = variant.shared_bytes(tokens, blocks) < chip.shared_limit // 2 - 1024
+        if variant.fits(tokens, blocks, chip) and (not shallow or (half and rows * cols <= _SMALL)):
             return variant
+    return None
+
+
+def _wide(packed: bool, tokens: int, cols: int, chip: Chip) -> Variant | None:
+    """Up to 32 tokens clusters of four; beyond, where their inboxes leave no room for rings, slices through memory."""
+    tiles, blocks = _token_tiles(tokens), -(-cols // BLOCK_COLS)
+    cluster, warps, least = (4, 16, 3) if tiles <= 4 else (1, 12, 4)
+    for slices in range(cluster, blocks + 1, cluster):
+        for stages in (8, 7, 6, 5, 4, 3):
+            variant = Variant(
+                wide=True,
+                packed=packed,
+                token_tiles=tiles,
+                warps=warps,
+                stages=stages,
+                slices=slices,
+                overlap=True,
+                cluster=cluster,
+            )
+            if stages >= least and variant.fits(tokens, blocks, chip):
+                return variant
     return None
 
 
@@ -190,7 +181,7 @@ def _build(variant: Variant, shared: int, float_out: bool, argmax: bool, device:
     macros = defines(variant, float_out=float_out, argmax=argmax)
     cubin = compile_source(source(variant.wide), gpu.arch, macros)
     name = "wide" if variant.wide else "skinny"
-    main = Kernel(cubin, name, block=variant.threads, shared=shared, cluster=variant.cluster)
+    main = Kernel(cubin, name, block=variant.warps * 32, shared=shared, cluster=variant.cluster)
     blocks = gpu.multiprocessors
     if variant.cluster > 1:
         blocks = main.resident_clusters() * variant.cluster
@@ -240,7 +231,7 @@ def product(
         parts = [weight, None, None, None]
     sizes = [tokens, rows, cols, tiles, blocks, variant.slices]
     arguments: list[Argument] = [*parts, x, x.stride(0), *sizes, out, out.stride(0), partial, best]
-    grid = min(built.groups, -(-tiles // variant.block_tiles)) * variant.slices
+    grid = min(built.groups, -(-tiles // 4) if variant.wide else tiles) * variant.slices
     built.main.launch(grid, arguments, overlap=variant.overlap)
     if partial is not None:
         arguments = [partial, outer, tiles, out, rows, tokens, out.stride(0), best]

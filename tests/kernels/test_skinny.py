@@ -12,6 +12,19 @@ from space.errors import EngineError
 HOPPER = Chip(arch="sm_90a", multiprocessors=132, shared_limit=232448, hopper=True)
 ADA = Chip(arch="sm_89", multiprocessors=128, shared_limit=101376, hopper=False)
 
+VARIANTS = [
+    Variant(wide=False, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=False),
+    Variant(wide=False, packed=True, token_tiles=0, warps=16, stages=3, slices=3, overlap=True, sum_buffers=1),
+    Variant(wide=False, packed=True, token_tiles=0, warps=12, stages=2, slices=2, overlap=False),
+    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=12, stages=3, slices=3, overlap=False),
+    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=3, slices=4, cluster=4, overlap=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=12, stages=3, slices=8, cluster=4, overlap=True),
+    Variant(wide=True, packed=True, token_tiles=0, warps=16, stages=3, slices=2, cluster=2, overlap=False),
+]
+SHAPES = [(16, 64), (40000, 512), (33, 1000), (1, 8), (4099, 2120), (576, 1536)]
+TOKENS = [1, 7, 8, 13, 16, 32, 50, 64]
+
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -32,6 +45,29 @@ def test_every_shape_has_a_variant_that_fits(chip: Chip, cols: int, tokens: int,
 def test_a_matrix_off_the_gpu_is_refused() -> None:
     with pytest.raises(EngineError, match="on a GPU"):
         product(torch.zeros(1, 8, dtype=torch.bfloat16), torch.zeros(16, 8, dtype=torch.bfloat16))
+
+
+def fitted(variant: Variant, tokens: int, cols: int) -> Variant:
+    """The variant for a shape: with more slices where shared memory asks for them, for bf16 weights too."""
+    blocks = -(-cols // 64)
+    tiles = next(n for n in (1, 2, 4, 8) if tokens <= 8 * n)
+    cluster = min(variant.cluster, 1 << (blocks.bit_length() - 1))
+    sums = 1 if tiles > 2 else variant.sum_buffers
+    first = max(min(variant.slices, blocks) // cluster * cluster, cluster)
+    tries = (
+        replace(variant, token_tiles=tiles, sum_buffers=sums, slices=slices, cluster=cluster)
+        for slices in range(first, blocks + 1, cluster)
+    )
+    return next(v for v in tries if replace(v, packed=False).fits(tokens, blocks, HOPPER))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_the_variants_of_the_gpu_tests_fit(variant: Variant, tokens: int) -> None:
+    for _, cols in SHAPES:
+        chosen = fitted(variant, tokens, cols)
+        assert chosen.fits(tokens, -(-cols // 64), HOPPER)
+        assert chosen.wide == variant.wide
 
 
 def inputs(tokens: int, rows: int, cols: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,35 +91,14 @@ def exact(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x.double() @ weight.double().T
 
 
-VARIANTS = [
-    Variant(wide=False, packed=True, token_tiles=0, warps=8, stages=4, slices=1, overlap=False),
-    Variant(wide=False, packed=True, token_tiles=0, warps=16, stages=3, slices=3, overlap=True, sum_buffers=1),
-    Variant(wide=False, packed=True, token_tiles=0, warps=12, stages=2, slices=2, overlap=False),
-    Variant(wide=True, packed=True, token_tiles=0, warps=16, stages=3, slices=1, overlap=True),
-    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=5, slices=3, overlap=False),
-    Variant(wide=True, packed=True, token_tiles=0, warps=16, stages=3, slices=4, cluster=4, overlap=True),
-    Variant(wide=True, packed=True, token_tiles=0, warps=8, stages=4, slices=8, cluster=8, overlap=True),
-    Variant(wide=True, packed=True, token_tiles=0, warps=4, stages=3, slices=4, cluster=2, overlap=False),
-]
-SHAPES = [(16, 64), (40000, 512), (33, 1000), (1, 8), (4099, 2120), (576, 1536)]
-
-
 @gpu
 @needs_gpu
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("tokens", [1, 7, 8, 13, 16, 32, 50, 64])
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_packed_equals_decode_first_bit_for_bit(variant: Variant, tokens: int) -> None:
-    tiles = next(n for n in (1, 2, 4, 8) if tokens <= 8 * n)
-    variant = replace(variant, token_tiles=tiles, sum_buffers=1 if tiles > 2 else variant.sum_buffers)
     for number, (rows, cols) in enumerate(SHAPES):
         x, weight = inputs(tokens, rows, cols, 100 * tokens + number)
-        blocks = -(-cols // 64)
-        cluster = min(variant.cluster, 1 << (blocks.bit_length() - 1))
-        slices = max(min(variant.slices, blocks) // cluster * cluster, cluster)
-        chosen = replace(variant, slices=slices, cluster=cluster)
-        while not replace(chosen, packed=False).fits(tokens, blocks, HOPPER):
-            chosen = replace(chosen, slices=chosen.slices + chosen.cluster)
-            assert chosen.slices <= blocks
+        chosen = fitted(variant, tokens, cols)
         for matrix in (weight, spread(weight, 37), spread(weight, 5)):
             packed = pack(matrix)
             for dtype in (torch.float32, torch.bfloat16):
