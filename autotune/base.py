@@ -32,8 +32,8 @@ class Operator(Protocol):
 
     name: str
 
-    def propose(self, space: KnobSpace, history: Sequence[Trial], rng: random.Random) -> Proposal:
-        """Returns a proposal; its genome is valid in `space`."""
+    def propose(self, space: KnobSpace, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
+        """Returns a proposal whose genome is valid in `space`; None while the history gives it nothing to work on."""
 
 
 class Evaluator(Protocol):
@@ -50,7 +50,10 @@ class Store(Protocol):
         """Records a run."""
 
     def begin_attempt(self, attempt: Attempt) -> None:
-        """Records an attempt as in flight, in its own transaction."""
+        """Records an attempt as in flight, in its own transaction.
+
+        After a kill the attempt in flight has no evaluation; the resumed search begins the same number again.
+        """
 
     def finish_attempt(self, evaluation: Evaluation) -> None:
         """Records the evaluation with its samples, in one transaction; the attempt is done."""

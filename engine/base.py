@@ -21,7 +21,6 @@ class Settings:
     min_probability: float = 0.1
     threads: int = 1
     linear_path: str = "plain"
-    attention_path: str = "matmul"
     prefill_chunk: int = 256
 
     @classmethod

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import TypeAlias
 
+_ABSENT = object()  # differs from null, which is a value
+
 JsonValue: TypeAlias = "str | int | float | bool | None | list[JsonValue] | dict[str, JsonValue]"
 
 
@@ -18,11 +20,12 @@ def content_hash(value: object, length: int = 12) -> str:
 
 
 def differing_keys(old: object, new: object, prefix: str = "") -> list[str]:
-    """Names every leaf at which two JSON values differ, as `workload.max_tokens: 64 -> 128`."""
+    """Names every leaf at which two JSON values differ, as `workload.max_tokens: 64 -> 128`; empty when none does."""
     if isinstance(old, dict) and isinstance(new, dict):
         lines = []
         for key in sorted({*old, *new}):
             path = f"{prefix}.{key}" if prefix else str(key)
-            lines += differing_keys(old.get(key), new.get(key), path)
+            lines += differing_keys(old.get(key, _ABSENT), new.get(key, _ABSENT), path)
         return lines
-    return [] if old == new else [f"{prefix}: {json.dumps(old)} -> {json.dumps(new)}"]
+    before, after = ("(absent)" if value is _ABSENT else canonical_json(value) for value in (old, new))
+    return [] if before == after else [f"{prefix}: {before} -> {after}"]

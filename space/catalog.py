@@ -96,13 +96,6 @@ def cpu_space(cores: int | None = None) -> KnobSpace:
                 help="weights row by row, or packed once into the layout of the CPU's matrix kernel",
             ),
             Knob(
-                name="attention_path",
-                domain=ChoiceDomain(options=("matmul", "sdpa")),
-                default="matmul",
-                gap="host",
-                help="attention as two batched products, or torch's fused attention",
-            ),
-            Knob(
                 name="prefill_chunk",
                 domain=ChoiceDomain(options=(64, 128, 256, 512)),
                 default=256,

@@ -85,11 +85,15 @@ def _complaint(path: Path, error: ValidationError) -> str:
 def read_deployment(path: Path) -> Deployment:
     """Reads one TOML file. InputError names the line of a syntax error, or key, value and what is allowed."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: not UTF-8 text at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        last = f"at end of document, line {len(text.splitlines())}"
+        raise InputError(f"{path} is not valid TOML: {str(error).replace('at end of document', last)}") from error
     try:
         return Deployment.model_validate(document)
     except ValidationError as error:

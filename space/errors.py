@@ -25,6 +25,6 @@ class WorkerError(SpecPilotError):
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Returns a hint such as `; did you mean 'ngram'?`, or an empty string when nothing is close."""
+    """Ends a sentence: with `; did you mean 'ngram'?`, or with a full stop when nothing is close."""
     match = difflib.get_close_matches(name, sorted(allowed), n=1, cutoff=0.5)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    return f"; did you mean {match[0]!r}?" if match else "."

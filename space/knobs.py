@@ -6,7 +6,7 @@ Every knob is lossless by declaration; token forcing checks that the declaration
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from space.errors import InputError, nearest
@@ -27,6 +27,14 @@ class IntDomain:
         """True for an int (not a bool) inside the range."""
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
+    def canonical(self, value: KnobValue) -> KnobValue:
+        """Whole numbers are written in one way only."""
+        return value
+
+    def parse(self, text: str) -> KnobValue:
+        """Reads a value from text; ValueError for what is no whole number."""
+        return int(text)
+
     def describe(self) -> str:
         """The domain in words, for messages."""
         return f"a whole number from {self.low} to {self.high}"
@@ -34,19 +42,30 @@ class IntDomain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatDomain:
-    """Real numbers from low to high on a grid of `step`."""
+    """Real numbers from low to high on a grid of `step` that starts at `low`."""
 
     low: float
     high: float
     step: float
 
     def contains(self, value: KnobValue) -> bool:
-        """True for a number inside the range."""
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and self.low <= value <= self.high
+        """True for a number inside the range and on the grid, up to rounding."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not self.low <= value <= self.high:
+            return False
+        steps = (value - self.low) / self.step
+        return abs(steps - round(steps)) < 1e-6
+
+    def canonical(self, value: KnobValue) -> KnobValue:
+        """One spelling a number, so that 1 and 1.0, or 0.15 and 0.1 + 0.05, give one genome."""
+        return round(float(value), 6) if self.contains(value) else value
+
+    def parse(self, text: str) -> KnobValue:
+        """Reads a value from text; ValueError for what is no number."""
+        return float(text)
 
     def describe(self) -> str:
         """The domain in words, for messages."""
-        return f"a number from {self.low} to {self.high}"
+        return f"a number from {self.low} to {self.high} in steps of {self.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +77,17 @@ class ChoiceDomain:
     def contains(self, value: KnobValue) -> bool:
         """True for one of the options, of the same type."""
         return any(value == option and type(value) is type(option) for option in self.options)
+
+    def canonical(self, value: KnobValue) -> KnobValue:
+        """Options are written in one way only."""
+        return value
+
+    def parse(self, text: str) -> KnobValue:
+        """Reads a value from text; ValueError for what is no option."""
+        for option in self.options:
+            if str(option) == text:
+                return option
+        raise ValueError(text)
 
     def describe(self) -> str:
         """The domain in words, for messages."""
@@ -106,9 +136,15 @@ class KnobSpace:
     _by_name: dict[str, Knob] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Indexes the knobs by name and checks each default."""
+        """Indexes the knobs by name and checks each name, condition and default."""
         object.__setattr__(self, "_by_name", {knob.name: knob for knob in self.knobs})
+        earlier: set[str] = set()
         for knob in self.knobs:
+            if knob.name in earlier:
+                raise InputError(f"knob {knob.name} is declared twice")
+            if knob.when is not None and knob.when.name not in earlier:
+                raise InputError(f"knob {knob.name} depends on {knob.when.name}, which must stand before it")
+            earlier.add(knob.name)
             if not knob.domain.contains(knob.default):
                 raise InputError(f"knob {knob.name}: default {knob.default!r} is not {knob.domain.describe()}")
 
@@ -123,17 +159,44 @@ class KnobSpace:
         return knob.when is None or knobs.get(knob.when.name) in knob.when.values
 
     def complete(self, partial: Knobs) -> dict[str, KnobValue]:
-        """Fills in defaults, drops what is not active, repairs ordered pairs; unknown names are refused."""
+        """Fills in defaults, drops what is not active, repairs ordered pairs; unknown names are refused.
+
+        Values outside their domain are kept as they are: `validate` refuses them.
+        """
         for name in partial:
             self.knob(name)
         full: dict[str, KnobValue] = {}
         for knob in self.knobs:
             if self.is_active(knob, full):
-                full[knob.name] = partial.get(knob.name, knob.default)
+                full[knob.name] = knob.domain.canonical(partial.get(knob.name, knob.default))
         for order in self.orders:
             if order.low in full and order.high in full and full[order.low] > full[order.high]:  # type: ignore[operator]
                 full[order.low] = full[order.high]
         return full
+
+    def fixed(self, values: Knobs) -> "KnobSpace":
+        """This space with some knobs held at one value each, which becomes their default. InputError as validate."""
+        for name, value in values.items():
+            if not self.knob(name).domain.contains(value):
+                raise InputError(f"knob {name} = {value!r}: allowed is {self.knob(name).domain.describe()}")
+        knobs = tuple(
+            replace(knob, domain=ChoiceDomain(options=(values[knob.name],)), default=values[knob.name])
+            if knob.name in values
+            else knob
+            for knob in self.knobs
+        )
+        return replace(self, knobs=knobs)
+
+    def parse(self, name: str, text: str) -> KnobValue:
+        """Reads the value of a knob from the command line; InputError names knob, text and what is allowed."""
+        domain = self.knob(name).domain
+        try:
+            value = domain.canonical(domain.parse(text))
+        except ValueError:
+            value = text
+        if not domain.contains(value):
+            raise InputError(f"knob {name} = {text}: allowed is {domain.describe()}")
+        return value
 
     def validate(self, knobs: Knobs) -> None:
         """Raises InputError that names key, value and what is allowed."""
@@ -172,8 +235,15 @@ class KnobSpace:
         """The space as JSON: what a resumed run compares with."""
         return {
             "version": self.version,
-            "knobs": {knob.name: f"{knob.domain.describe()}, default {knob.default}" for knob in self.knobs},
+            "knobs": {knob.name: _in_words(knob) for knob in self.knobs},
+            "orders": [f"{order.low} <= {order.high}" for order in self.orders],
         }
+
+
+def _in_words(knob: Knob) -> str:
+    scale = " (log)" if isinstance(knob.domain, IntDomain) and knob.domain.log else ""
+    when = "" if knob.when is None else f", when {knob.when.name} is {' or '.join(map(str, knob.when.values))}"
+    return f"{knob.domain.describe()}{scale}, default {knob.default}{when}"
 
 
 def names(knobs: Iterable[Knob]) -> list[str]:

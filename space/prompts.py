@@ -39,6 +39,8 @@ def _parse(line: str, number: int, path: Path) -> Prompt:
                 messages=({"role": "user", "content": str(record["turns"][0])},),
             )
         messages = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"])
+        if not messages:
+            raise ValueError("messages is empty")
         return Prompt(id=str(record["id"]), group=str(record["group"]), messages=messages)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(
@@ -51,10 +53,15 @@ def read_prompts(source: str) -> tuple[Prompt, ...]:
     """Reads `shipped` or a JSON-lines file; ids must be unique. InputError names file and line."""
     path = SHIPPED if source == "shipped" else Path(source)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): JSON strings may hold other line separators, such as U+2028.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"cannot read prompts {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read prompts {path}: not UTF-8 text at byte {error.start}") from error
     prompts = tuple(_parse(line, i, path) for i, line in enumerate(lines, 1) if line.strip())
+    if not prompts:
+        raise InputError(f"{path} holds no prompt; give one JSON object a line")
     seen: set[str] = set()
     for prompt in prompts:
         if prompt.id in seen:

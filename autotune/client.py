@@ -1,0 +1,191 @@
+"""A worker process seen from the tuner: asked one thing at a time, timed from outside, killed when it hangs."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypeAlias, TypeVar
+
+from pydantic import ValidationError
+
+from engine.protocol import (
+    AnyReply,
+    Failed,
+    Force,
+    Forced,
+    Generate,
+    Generated,
+    MeasureNoise,
+    Noise,
+    Ready,
+)
+from space.errors import WorkerError
+from space.outcome import Outcome
+
+ROOT = Path(__file__).resolve().parent.parent
+_START_SECONDS = 120.0
+Reply = TypeVar("Reply", Ready, Generated, Forced, Noise)
+AnyMessage: TypeAlias = Ready | Generated | Forced | Noise | Failed
+
+
+class RequestFailed(WorkerError):
+    """A request that did not end well; `outcome` says how."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        """Keeps the outcome beside the reason."""
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a worker is started. `module` is run with `python -m`; tests put broken candidates there."""
+
+    role: str
+    model: Path
+    max_context: int
+    threads: int
+    module: str = "engine.worker"
+    path: tuple[str, ...] = field(default=(str(ROOT),))
+
+    def command(self) -> list[str]:
+        """The command line."""
+        options = {"role": self.role, "model": self.model, "max-context": self.max_context, "threads": self.threads}
+        flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        return [sys.executable, "-m", self.module, *flags]
+
+
+class WorkerClient:
+    """One worker process; started on first use, and again after it died."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Starts nothing yet."""
+        self._launch = launch
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._buffer = b""
+        self._ready: Ready | None = None
+
+    def __enter__(self) -> "WorkerClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Ready:
+        """Starts the process if there is none; returns its first line. RequestFailed when it cannot load its model."""
+        if self._process is not None and self._ready is not None:
+            return self._ready
+        # A file, not a pipe: a survivor of a kill could hold a pipe open.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        path = os.pathsep.join([*self._launch.path, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            self._launch.command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        self._buffer = b""
+        self._ready = self._expect(Ready, _START_SECONDS)
+        return self._ready
+
+    def generate(self, request: Generate, timeout: float) -> tuple[Generated, float]:
+        """Sends one request; returns the reply and its wall seconds as seen here. RequestFailed otherwise."""
+        self.start()
+        started = time.perf_counter()
+        self._send(request.model_dump_json())
+        reply = self._expect(Generated, timeout)
+        return reply, time.perf_counter() - started
+
+    def force(self, request: Force, timeout: float) -> Forced:
+        """Has stock judge tokens."""
+        self.start()
+        self._send(request.model_dump_json())
+        return self._expect(Forced, timeout)
+
+    def noise(self, request: MeasureNoise, timeout: float) -> Noise:
+        """Has stock compare itself with itself."""
+        self.start()
+        self._send(request.model_dump_json())
+        return self._expect(Noise, timeout)
+
+    def close(self) -> None:
+        """Kills the process and everything that it started."""
+        process, self._process, self._ready = self._process, None, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it may be gone already
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def _send(self, line: str) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            raise WorkerError("the worker is not running")
+        try:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def _expect(self, kind: type[Reply], timeout: float) -> Reply:
+        reply = self._parse(self._read_line(timeout))
+        if isinstance(reply, Failed):
+            raise RequestFailed(Outcome(reply.outcome), reply.reason)
+        if not isinstance(reply, kind):
+            self.close()
+            raise RequestFailed(Outcome.RUNTIME, f"the worker answered {reply.kind!r} instead of {kind.__name__}")
+        return reply
+
+    def _parse(self, line: bytes) -> AnyMessage:
+        try:
+            return AnyReply.model_validate_json(b'{"body":' + line + b"}").body
+        except ValidationError as error:
+            self.close()
+            raise RequestFailed(Outcome.RUNTIME, f"the worker's answer is not the protocol: {line[:80]!r}") from error
+
+    def _read_line(self, timeout: float) -> bytes:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise WorkerError("the worker is not running")
+        deadline = time.perf_counter() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.perf_counter()
+                if left <= 0 or not selector.select(left):
+                    self.close()
+                    raise RequestFailed(Outcome.TIMEOUT, f"no answer within {timeout:.0f} s; the worker was killed")
+                piece = os.read(process.stdout.fileno(), 1 << 16)
+                if not piece:
+                    raise self._died()
+                self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _died(self) -> RequestFailed:
+        process, errors = self._process, self._errors
+        code = process.wait() if process is not None else None
+        last = ""
+        if errors is not None:
+            errors.seek(0, os.SEEK_END)
+            errors.seek(max(0, errors.tell() - 4096))
+            last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self.close()
+        if code == -signal.SIGKILL:
+            return RequestFailed(Outcome.OOM, "the worker was killed (SIGKILL), most likely for memory")
+        return RequestFailed(Outcome.RUNTIME, f"the worker ended with code {code}: {last or 'no message'}"[:300])

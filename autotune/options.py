@@ -1,0 +1,94 @@
+"""What each command is asked to do: the command line, parsed, before anything is looked up."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from space.errors import InputError
+
+_DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text)."""
+
+    deployment: str
+    seconds: float | None = None
+    max_evals: int | None = None
+    seed: int = 0
+    settings: tuple[tuple[str, str], ...] = ()
+    dry_run: bool = False
+    fresh: bool = False
+    archive: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Write the best result of a deployment as a configuration. `out` None means the default place."""
+
+    deployment: str
+    to: str
+    out: Path | None = None
+    archive: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveListOptions:
+    """List the runs of an archive."""
+
+    archive: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveShowOptions:
+    """Show a run, a genome or, as RUN/NUMBER, one attempt: `id` is its id, or an unambiguous beginning of it."""
+
+    id: str
+    archive: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveTopOptions:
+    """Show the best evaluations, of one deployment or of all."""
+
+    deployment: str | None = None
+    limit: int = 10
+    archive: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """Measure an exported configuration against AR and stock."""
+
+    config: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Force the tokens of an exported configuration on prompts that the search never saw."""
+
+    config: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """Say what this machine has and what is missing."""
+
+
+def parse_duration(text: str) -> float:
+    """Reads `90`, `90s`, `10m` or `1h30m` as seconds above zero; InputError otherwise."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    parts = match.groupdict() if match else {}
+    seconds = sum(float(parts.get(unit) or 0) * size for unit, size in (("h", 3600), ("m", 60), ("s", 1)))
+    if seconds <= 0:
+        raise InputError(f"--budget {text}: not a duration; write 90s, 10m or 1h30m")
+    return seconds
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Splits `name=value`; InputError otherwise."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip() and value.strip()):
+        raise InputError(f"--set {text}: not name=value; write for example --set draft_length=8")
+    return name.strip(), value.strip()

@@ -1,0 +1,156 @@
+"""Everything that measuring a deployment needs, set up once: model, prompts, workers, noise, baseline."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from archive.base import Attempt, Evaluation
+from autotune.bench import TimedRequests
+from autotune.client import Launch, RequestFailed, WorkerClient
+from autotune.environment import usable_cores
+from autotune.forcing import TokenForcing, measure_noise
+from autotune.measure import Baseline, MeasuringEvaluator
+from autotune.prepared import PreparedPrompt, prepare
+from engine.protocol import Generated
+from engine.tokenizer import ChatTokenizer
+from engine.weights.source import checkpoint_folder
+from space.catalog import ar_genome, cpu_space, stock_genome
+from space.deployment import Deployment
+from space.errors import EngineError, InputError
+from space.genome import Genome
+from space.knobs import KnobSpace
+from space.prompts import Prompt, PromptSplit, read_prompts, split_prompts
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baselines:
+    """The two settings that every result is compared with."""
+
+    ar: Genome
+    stock: Genome
+
+    @classmethod
+    def of(cls, space: KnobSpace) -> "Baselines":
+        """AR and stock of a space with nothing held fixed."""
+        return cls(ar=ar_genome(space), stock=stock_genome(space))
+
+
+def full_space() -> KnobSpace:
+    """The knobs of this machine."""
+    return cpu_space(usable_cores())
+
+
+def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
+    """All prompts of a deployment, and how search and confirmation share them."""
+    workload = deployment.workload
+    prompts = read_prompts(workload.prompts)
+    return prompts, split_prompts(prompts, workload.search_per_group, workload.confirm_per_group)
+
+
+class Session:
+    """A measuring session. Use as a context manager: the workers live inside.
+
+    `worker_module` is the candidate's; tests put broken candidates there. Stock is always the project's own.
+    """
+
+    def __init__(self, deployment: Deployment, home: Path, say: Say, worker_module: str = "engine.worker") -> None:
+        """Gets the model (fetching it where needed) and starts both workers on first use."""
+        self.deployment = deployment
+        self._say = say
+        self._stack = ExitStack()
+        target, threads = deployment.target, usable_cores()
+        folder = checkpoint_folder(target.source, home, say)
+        self._tokenizer = ChatTokenizer(folder)
+
+        def worker(role: str, module: str) -> WorkerClient:
+            launch = Launch(role=role, model=folder, max_context=target.max_context, threads=threads, module=module)
+            return self._stack.enter_context(WorkerClient(launch))
+
+        self._stock = worker("stock", "engine.worker")
+        self._candidate = worker("candidate", worker_module)
+        self._baselines = Baselines.of(full_space())
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def prepare(self, prompts: tuple[Prompt, ...]) -> tuple[PreparedPrompt, ...]:
+        """Encodes prompts for this deployment."""
+        return prepare(
+            prompts,
+            self._tokenizer,
+            max_tokens=self.deployment.workload.max_tokens,
+            max_context=self.deployment.target.max_context,
+        )
+
+    def requests(self) -> TimedRequests:
+        """Starts the workers. EngineError when the model cannot be loaded."""
+        try:
+            return TimedRequests(
+                stock=self._stock,
+                candidate=self._candidate,
+                ar=self._baselines.ar,
+                stock_genome=self._baselines.stock,
+                max_tokens=self.deployment.workload.max_tokens,
+            )
+        except RequestFailed as error:
+            raise EngineError(f"the engine cannot start: {error}") from error
+
+    def forcing(self, requests: TimedRequests, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> TokenForcing:
+        """Measures stock's noise against itself on AR answers of its own, which become references of forcing."""
+        noise = measure_noise(self._stock, answers)
+        self._say(f"noise of stock against itself: {noise.describe()}")
+        forcing = TokenForcing(self._stock, noise, requests.stop_ids)
+        for prompt, answer in answers:
+            forcing.remember(prompt, answer)
+        return forcing
+
+    def evaluator(self, split: PromptSplit, best_ratio: float = 0.0) -> MeasuringEvaluator:
+        """Sets up the evaluator: workers, noise, and AR and stock on the search prompts."""
+        search, confirm = self.prepare(split.search), self.prepare(split.confirm)
+        self._say("starting the engine; measuring AR, stock, and the noise of stock against itself")
+        requests = self.requests()
+        requests.warm_up_reference(search[0])
+        ar, stock = zip(*((requests.reference("ar", p), requests.reference("stock", p)) for p in search), strict=True)
+        return MeasuringEvaluator(
+            requests=requests,
+            forcing=self.forcing(requests, [(p, timed.answer) for p, timed in zip(search, ar, strict=True)]),
+            baseline=Baseline(samples=tuple(timed.sample for timed in (*ar, *stock))),
+            search=search,
+            confirm=confirm,
+            best_ratio=best_ratio,
+        )
+
+
+class LazyEvaluator:
+    """Makes the evaluator when the first attempt comes: a finished run prints its result without starting an engine."""
+
+    def __init__(self, make: Callable[[], MeasuringEvaluator]) -> None:
+        """`make` is called at most once."""
+        self._make = make
+        self._made: MeasuringEvaluator | None = None
+
+    def evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
+        """Evaluates, see MeasuringEvaluator."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made.evaluate(attempt, stage)
+
+
+def fresh_prompts(prompts: tuple[Prompt, ...], seen: tuple[str, ...], per_group: int) -> tuple[Prompt, ...]:
+    """At most `per_group` prompts of each group that are not among the seen ids, in file order."""
+    taken: dict[str, int] = {}
+    fresh = []
+    for prompt in prompts:
+        if prompt.id not in seen and taken.get(prompt.group, 0) < per_group:
+            taken[prompt.group] = taken.get(prompt.group, 0) + 1
+            fresh.append(prompt)
+    if not fresh:
+        raise InputError("no prompt is left that the search did not see; add prompts to the workload")
+    return tuple(fresh)

@@ -1,0 +1,41 @@
+"""What a person sees. The only place of the project that writes to the terminal."""
+
+from autotune.terminal.checked import (
+    BenchReport,
+    Check,
+    GroupLine,
+    VerifyReport,
+    show_bench,
+    show_checks,
+    show_verify,
+)
+from autotune.terminal.console import Console, complain, make_console, notice
+from autotune.terminal.live import BudgetView, TerminalObserver
+from autotune.terminal.remembered import show_detail, show_runs, show_top
+from autotune.terminal.start import StartBlock, show_knobs, show_start
+from autotune.terminal.summary import Summary, SystemRow, show_summary
+
+__all__ = [
+    "BenchReport",
+    "BudgetView",
+    "Check",
+    "Console",
+    "GroupLine",
+    "StartBlock",
+    "Summary",
+    "SystemRow",
+    "TerminalObserver",
+    "VerifyReport",
+    "complain",
+    "make_console",
+    "notice",
+    "show_bench",
+    "show_checks",
+    "show_detail",
+    "show_knobs",
+    "show_runs",
+    "show_start",
+    "show_summary",
+    "show_top",
+    "show_verify",
+]

@@ -1,0 +1,124 @@
+"""Suffix drafting: the likeliest continuation of the longest suffix that occurred before, from a suffix automaton.
+
+The automaton is built online (Blumer et al. 1985) over prompt and output and counts occurrences, so a continuation
+has an estimated probability. Idea: SuffixDecoding (Oliaro et al. 2024); here one automaton a request.
+Counting every suffix of a repetitive text would take quadratic time: only those that a draft can reach are counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _State:
+    """All substrings with one set of end positions: the longest has `length` tokens, the shortest `link`'s and one.
+
+    `count` and `last_end` hold for states whose shortest string is within the drafter's reach.
+    """
+
+    length: int
+    link: int
+    count: int = 0
+    last_end: int = 0
+    edges: dict[int, int] = field(default_factory=dict)
+
+
+class SuffixDrafter:
+    """Drafts along the most frequent edges from the longest suffix of the text that occurred earlier."""
+
+    def __init__(self, depth: int, min_match: int, factor: float, min_probability: float, draft_length: int) -> None:
+        """Takes the longest context used, the shortest that drafts, and what ends a draft.
+
+        Args:
+            depth: longest suffix that is looked up, in tokens.
+            min_match: shortest match that drafts at all.
+            factor: most drafted tokens per matched one.
+            min_probability: a draft ends where its estimated probability falls below this.
+            draft_length: most tokens drafted, whatever the limit of a call.
+        """
+        self._depth = depth
+        self._min_match = min_match
+        self._factor = factor
+        self._floor = min_probability
+        self._longest = draft_length
+        self._reach = depth + draft_length
+        self._states = [_State(length=0, link=-1)]
+        self._last = 0
+        self._near = 0
+        """The state of the text's suffix of `_reach` tokens (of the whole text while shorter), or of a longer one."""
+        self._size = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Takes committed tokens; amortised constant time a token, plus at most `depth + draft_length` counts."""
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> None:
+        states = self._states
+        self._size += 1
+        current = len(states)
+        states.append(_State(length=states[self._last].length + 1, link=0))
+        state = self._last
+        while state >= 0 and token not in states[state].edges:
+            states[state].edges[token] = current
+            state = states[state].link
+        if state >= 0:
+            states[current].link = self._split(state, token)
+        self._last = current
+        self._count(token)
+
+    def _count(self, token: int) -> None:
+        states = self._states
+        # A split may have left the near state with longer suffixes only: they too end here, and are shortened below.
+        self._near = state = self._shorten(states[self._near].edges[token], self._reach)
+        while state > 0:
+            states[state].count += 1
+            states[state].last_end = self._size
+            state = states[state].link
+
+    def _shorten(self, state: int, length: int) -> int:
+        """Follows suffix links to the state that holds the suffix of `length` tokens."""
+        states = self._states
+        while state > 0 and states[states[state].link].length >= length:
+            state = states[state].link
+        return state
+
+    def _split(self, state: int, token: int) -> int:
+        """Returns the state for `state`'s longest substring plus token, cloning it out of a longer one if needed."""
+        states = self._states
+        target = states[state].edges[token]
+        if states[target].length == states[state].length + 1:
+            return target
+        old = states[target]
+        clone = len(states)
+        states.append(_State(states[state].length + 1, old.link, old.count, old.last_end, dict(old.edges)))
+        old.link = clone
+        while state >= 0 and states[state].edges.get(token) == target:
+            states[state].edges[token] = clone
+            state = states[state].link
+        return clone
+
+    def _match(self) -> tuple[int, int]:
+        """The state and length of the longest suffix, at most depth tokens, that occurred before its end."""
+        states = self._states
+        state = self._shorten(self._near, self._depth)
+        if state == self._last:  # holds the strings that end here only
+            state = max(0, states[state].link)
+        return state, min(states[state].length, self._depth)
+
+    def propose(self, limit: int) -> list[int]:
+        """Returns at most `limit` tokens; stops where the estimated probability falls below the floor."""
+        state, matched = self._match()
+        if matched < self._min_match:
+            return []
+        states, probability, draft = self._states, 1.0, list[int]()
+        allowed = min(limit, self._longest, max(1, int(self._factor * matched)))
+        while len(draft) < allowed and states[state].edges:
+            edges = states[state].edges
+            token = max(edges, key=lambda t: (states[edges[t]].count, states[edges[t]].last_end))
+            probability *= states[edges[token]].count / sum(states[target].count for target in edges.values())
+            if probability < self._floor:
+                break
+            draft.append(token)
+            state = edges[token]
+        return draft

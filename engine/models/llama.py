@@ -1,0 +1,114 @@
+"""The Llama forward pass (RMSNorm, rotary positions, grouped-query attention, SwiGLU) over a static KV cache.
+
+One call takes any number of rows: a prompt chunk, one AR row, or the nodes of a draft tree with their ancestor mask.
+Rows are independent of each other in every operator, so a row's result does not depend on how many come with it
+(bit-equal on CPUs whose matrix kernels sum in one order; token forcing measures whether that holds).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.cache import KVCache
+from engine.models.config import LlamaConfig
+from engine.models.linear import Linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaLayer:
+    """One decoder layer. Query and key rows are interleaved: dimensions (2i, 2i+1) rotate together."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    out: Linear
+    ffn_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Llama:
+    """A loaded model. Not thread-safe: one request at a time."""
+
+    def __init__(
+        self, config: LlamaConfig, embedding: Tensor, layers: list[LlamaLayer], norm: Tensor, head: Linear
+    ) -> None:
+        """Takes loaded weights; see engine/weights/checkpoint.py."""
+        self.config = config
+        self.embedding = embedding
+        self.layers = layers
+        self.norm = norm
+        self.head = head
+        self._rotation = self._rotations(config)
+
+    @staticmethod
+    def _rotations(config: LlamaConfig) -> Tensor:
+        frequency = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+        angle = torch.arange(config.max_position).double()[:, None] * frequency
+        return torch.polar(torch.ones_like(angle), angle).to(torch.complex64)[:, None, :]
+
+    def use(self, linear_path: str) -> None:
+        """Chooses the weight layout of every matrix product."""
+        for layer in self.layers:
+            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
+                linear.use(linear_path)
+        self.head.use(linear_path)
+
+    def forward(self, tokens: Tensor, positions: Tensor, cache: KVCache, visible: Tensor | None = None) -> Tensor:
+        """Runs rows through the model and writes their keys and values behind the cache's committed positions.
+
+        Args:
+            tokens: [rows] int64 token ids.
+            positions: [rows] int64 positions in the sequence; tree siblings share one.
+            cache: the request's cache; the caller commits the rows that it keeps.
+            visible: [rows, rows] bool, True where a row sees another of these rows (itself included);
+                None means a chain: each row sees the ones before it.
+
+        Returns:
+            [rows, hidden] bf16 final hidden states, normalised.
+        """
+        rows = tokens.shape[0]
+        mask = self._mask(rows, cache, visible)
+        rotation = self._rotation[positions]
+        span = cache.span(rows)
+        x = self.embedding[tokens]
+        for index, layer in enumerate(self.layers):
+            normed = self._normalise(x, layer.attention_norm)
+            x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, span, cache))
+            gate_up = layer.gate_up(self._normalise(x, layer.ffn_norm))
+            gate = gate_up[:, : self.config.ffn].contiguous()
+            x = x + layer.down(functional.silu(gate).mul_(gate_up[:, self.config.ffn :]))
+        return self._normalise(x, self.norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] bf16 to [rows, vocab] fp32 logits (bf16 products, widened)."""
+        return self.head(hidden).float()
+
+    def _normalise(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, (self.config.hidden,), weight, self.config.norm_eps)
+
+    def _mask(self, rows: int, cache: KVCache, visible: Tensor | None) -> Tensor:
+        """Additive mask [group * rows, span] bf16, query heads of one KV head stacked."""
+        span = cache.span(rows)
+        base = cache.length
+        if visible is None:
+            allowed = torch.arange(span) <= torch.arange(base, base + rows)[:, None]
+        else:
+            allowed = torch.zeros(rows, span, dtype=torch.bool)
+            allowed[:, :base] = True
+            allowed[:, base : base + rows] = visible
+        mask = torch.zeros(rows, span, dtype=torch.bfloat16).masked_fill_(~allowed, float("-inf"))
+        return mask.repeat(self.config.heads // self.config.kv_heads, 1)
+
+    def _attend(self, index: int, qkv: Tensor, rotation: Tensor, mask: Tensor, span: int, cache: KVCache) -> Tensor:
+        config = self.config
+        rows, heads, kv_heads, dim = qkv.shape[0], config.heads, config.kv_heads, config.head_dim
+        rotated = (heads + kv_heads) * dim
+        pairs = torch.view_as_complex(qkv[:, :rotated].view(rows, heads + kv_heads, dim // 2, 2).float())
+        qk = torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
+        cache.write(index, qk[:, heads:], qkv[:, rotated:].view(rows, kv_heads, dim))
+        query = qk[:, :heads].view(rows, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
+        scores = torch.bmm(query * dim**-0.5, cache.keys[index, :, :span].transpose(1, 2)).add_(mask)
+        attended = torch.bmm(torch.softmax(scores, -1), cache.values[index, :, :span])
+        return attended.view(kv_heads, -1, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads * dim)

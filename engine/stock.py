@@ -1,0 +1,90 @@
+"""Stock's own judgement of tokens: teacher forcing through the reference path, one row at a time.
+
+The reference path is AR decoding: every token after a prefix is judged by the logits that AR would have had there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.loop import Decoder
+from space.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedTrace:
+    """For each token: what stock would have chosen there, and how far (in logits) the token lies below that choice."""
+
+    choices: tuple[int, ...]
+    margins: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfNoise:
+    """How stock differs from itself when the same prefixes run in passes of several rows.
+
+    `shifts` are changes of the distance between stock's first and second choice, in logits; `flips` counts positions
+    whose first choice changed, out of `compared`.
+    """
+
+    shifts: tuple[float, ...]
+    flips: int
+    compared: int
+
+
+class Stock:
+    """Judges tokens on a model, with the reference settings only: plain weights, chunked prefill, one row a step."""
+
+    def __init__(self, decoder: Decoder, threads: int) -> None:
+        """Takes a decoder of its own and the thread count of the reference path."""
+        self._decoder = decoder
+        self._threads = threads
+
+    @torch.inference_mode()
+    def force(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> ForcedTrace:
+        """Teacher-forces `tokens` after `prompt`; each is judged by stock's logits at one row.
+
+        Raises:
+            EngineError: there is no token, or one that is not in the vocabulary (a negative id would be taken for
+                another token).
+        """
+        vocab = self._decoder.model.config.vocab
+        strange = [token for token in tokens if not 0 <= token < vocab]
+        if strange or not tokens:
+            raise EngineError(f"cannot judge tokens {strange}: give at least one, each from 0 to {vocab - 1}")
+        rows = self._one_row_logits(prompt, tokens)
+        best = rows.max(-1).values
+        margins = (best - rows[torch.arange(len(tokens)), torch.tensor(tokens)]).tolist()
+        return ForcedTrace(choices=tuple(rows.argmax(-1).tolist()), margins=tuple(margins))
+
+    @torch.inference_mode()
+    def self_noise(self, prompt: tuple[int, ...], tokens: Sequence[int], row_counts: Sequence[int]) -> SelfNoise:
+        """Compares one-row logits with those of passes of `row_counts` rows, at every position of `tokens`."""
+        single = self._one_row_logits(prompt, tokens)
+        first, second = single.topk(2, dim=-1).indices.unbind(-1)
+        at = torch.arange(len(tokens))
+        distance = single[at, first] - single[at, second]
+        shifts: list[float] = []
+        flips = 0
+        for count in row_counts:
+            several = self._logits(prompt, tokens, count)
+            shifts += (several[at, first] - several[at, second] - distance).abs().tolist()
+            flips += int((several.argmax(-1) != single.argmax(-1)).sum())
+        return SelfNoise(shifts=tuple(shifts), flips=flips, compared=len(shifts))
+
+    def _one_row_logits(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> Tensor:
+        return self._logits(prompt, tokens, 1)
+
+    def _logits(self, prompt: tuple[int, ...], tokens: Sequence[int], count: int) -> Tensor:
+        """[len(tokens), vocab] fp32: the logits that predict each token, from passes of `count` rows."""
+        decoder = self._decoder
+        torch.set_num_threads(self._threads)
+        decoder.model.use("plain")
+        parts = [decoder.prefill(prompt, chunk=256)]
+        for start in range(0, len(tokens) - 1, count):
+            hidden = decoder.rows(tuple(tokens[start : min(start + count, len(tokens) - 1)]))
+            decoder.cache.commit(list(range(hidden.shape[0])))
+            parts.append(decoder.model.logits(hidden))
+        return torch.cat(parts)

@@ -1,0 +1,106 @@
+"""A worker process: loads the target once and answers requests on standard input, one JSON line each.
+
+    python -m engine.worker --role candidate|stock --model FOLDER --max-context N --threads N
+
+A candidate worker only generates. A stock worker is the untouched reference path: AR, stock speculation, forcing.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from pydantic import BaseModel
+
+from engine.base import Request, Settings
+from engine.loop import Decoder
+from engine.protocol import AnyRequest, Failed, Force, Forced, Generate, Generated, MeasureNoise, Noise, Ready
+from engine.stock import Stock
+from engine.weights.checkpoint import load_checkpoint
+from space.errors import EngineError
+
+
+class Worker:
+    """Answers requests with one decoder."""
+
+    def __init__(self, decoder: Decoder, stock: Stock | None) -> None:
+        """`stock` is None for a candidate worker, which cannot judge tokens."""
+        self._decoder = decoder
+        self._stock = stock
+
+    def answer(self, line: str) -> BaseModel:
+        """Answers one request line; a failure of the request becomes a Failed reply."""
+        try:
+            return self._dispatch(AnyRequest.model_validate_json(f'{{"body":{line}}}').body)
+        except MemoryError as error:
+            return Failed(outcome="oom", reason=f"out of memory: {error}")
+        except (EngineError, ValueError, RuntimeError, TypeError, LookupError) as error:
+            exhausted = isinstance(error, RuntimeError) and "memory" in str(error).lower()
+            return Failed(outcome="oom" if exhausted else "runtime", reason=f"{type(error).__name__}: {error}"[:500])
+
+    def _dispatch(self, request: Generate | Force | MeasureNoise) -> BaseModel:
+        if isinstance(request, Generate):
+            return self._generate(request)
+        if self._stock is None:
+            raise EngineError(f"a candidate worker does not answer {request.kind!r}: it must not judge itself")
+        if isinstance(request, Force):
+            trace = self._stock.force(request.prompt, request.tokens)
+            return Forced(choices=trace.choices, margins=trace.margins)
+        noise = self._stock.self_noise(request.prompt, request.tokens, request.row_counts)
+        return Noise(shifts=noise.shifts, flips=noise.flips, compared=noise.compared)
+
+    def _generate(self, request: Generate) -> Generated:
+        generation = self._decoder.generate(
+            Request(prompt=request.prompt, max_tokens=request.max_tokens, stop_ids=request.stop_ids),
+            Settings.from_knobs(request.knobs),
+        )
+        return Generated(
+            tokens=generation.tokens,
+            finish="stop" if generation.finish == "stop" else "length",
+            drafted=tuple(generation.log.drafted),
+            accepted=tuple(generation.log.accepted),
+            draft_seconds=tuple(generation.log.draft_seconds),
+            verify_seconds=tuple(generation.log.verify_seconds),
+        )
+
+
+def serve(worker: Worker, requests: TextIO, replies: TextIO, ready: Ready) -> None:
+    """Answers until the requests end."""
+    _say(replies, ready)
+    for line in requests:
+        _say(replies, worker.answer(line))
+
+
+def _say(replies: TextIO, message: BaseModel) -> None:
+    replies.write(message.model_dump_json() + "\n")
+    replies.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a worker on this process's standard input and output."""
+    parser = argparse.ArgumentParser(prog="engine.worker")
+    parser.add_argument("--role", choices=["candidate", "stock"], required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--max-context", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args(arguments)
+    # Only replies may appear on standard output: whatever else prints goes to standard error.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), encoding="utf-8", errors="replace")
+    torch.set_num_threads(options.threads)
+    try:
+        decoder = Decoder(load_checkpoint(options.model), options.max_context)
+    except EngineError as error:
+        _say(replies, Failed(outcome="runtime", reason=str(error)))
+        return 1
+    stock = Stock(decoder, options.threads) if options.role == "stock" else None
+    ready = Ready(torch=torch.__version__, stop_ids=decoder.model.config.stop_ids)
+    serve(Worker(decoder, stock), requests, replies, ready)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

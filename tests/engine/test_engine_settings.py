@@ -1,0 +1,50 @@
+"""Genomes become settings: the engine and the catalogue know the same knobs."""
+
+import random
+from dataclasses import asdict, fields
+
+import pytest
+
+from engine.base import Settings
+from engine.drafters import make_drafter
+from engine.models.linear import Linear
+from space.catalog import ar_genome, cpu_space, stock_genome
+from space.errors import EngineError
+from space.knobs import names
+
+SPACE = cpu_space(cores=4)
+
+
+def test_engine_and_catalogue_have_the_same_knobs():
+    assert {field.name for field in fields(Settings)} == set(names(SPACE.knobs))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_sampled_genome_becomes_settings_and_a_drafter(seed):
+    knobs = SPACE.sample(random.Random(seed))
+    settings = Settings.from_knobs(knobs)
+    assert {name: asdict(settings)[name] for name in knobs} == knobs
+    drafter = make_drafter(settings)
+    assert (drafter is None) == (settings.drafter == "none")
+    if drafter is not None:
+        drafter.extend([1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3])
+        assert len(drafter.propose(settings.draft_length)) <= settings.draft_length
+
+
+def test_every_option_of_the_catalogue_exists_in_the_engine():
+    for name in SPACE.knob("drafter").domain.options:
+        make_drafter(Settings(drafter=name))
+    assert SPACE.knob("linear_path").domain.options == ("plain", "packed")
+    with pytest.raises(EngineError, match="allowed is plain or packed"):
+        Linear(None).use("other")
+
+
+def test_stock_and_ar():
+    stock = Settings.from_knobs(stock_genome(SPACE).knobs)
+    assert (stock.drafter, stock.draft_length, stock.ngram_max, stock.ngram_min) == ("ngram", 6, 5, 5)
+    assert Settings.from_knobs(ar_genome(SPACE).knobs).drafter == Settings().drafter == "none"
+
+
+def test_an_unknown_knob_is_refused():
+    with pytest.raises(EngineError, match="the engine has no knob beams, width; it has .*draft_length"):
+        Settings.from_knobs({"drafter": "ngram", "width": 3, "beams": 2})

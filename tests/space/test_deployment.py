@@ -1,0 +1,85 @@
+"""Deployment files: the shipped one is read; bad input is answered by key, value and what is allowed."""
+
+import pytest
+
+from space.deployment import find_deployment, read_deployment, shipped_names
+from space.errors import InputError
+
+GOOD = """
+name = "mine"
+description = "a test"
+[target]
+source = "embedded:smollm2-135m"
+[hardware]
+device = "cpu"
+[workload]
+max_tokens = 32
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text):
+        path = tmp_path / "mine.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return _write
+
+
+def test_every_shipped_deployment_is_valid_and_named_like_its_file():
+    assert "cpu-smollm2" in shipped_names()
+    for name in shipped_names():
+        assert find_deployment(name).name == name
+
+
+def test_a_file_is_found_by_its_path(write):
+    assert find_deployment(str(write(GOOD))).workload.max_tokens == 32
+
+
+def test_the_signature_follows_the_content_and_not_the_name_or_budget(write):
+    first = read_deployment(write(GOOD)).signature
+    assert read_deployment(write(GOOD.replace("mine", "yours").replace("a test", "x"))).signature == first
+    assert read_deployment(write(GOOD + "[budget]\nseconds = 5\n")).signature == first
+    assert read_deployment(write(GOOD.replace("32", "33"))).signature != first
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "mine"\ndescription = \n', r"mine\.toml is not valid TOML: Invalid value \(at line 2, column 15\)"),
+        ('name = "mine"\ndescription = "a', r"Unterminated string \(at end of document, line 2\)"),
+        (b'name = "\xff"', r"not UTF-8 text at byte 8"),
+        (GOOD.replace("max_tokens", "max_token"), "unknown key workload.max_token; did you mean 'max_tokens'"),
+        (GOOD + "qqq = 1\n", r"unknown key workload\.qqq\. Known here: prompts, max_tokens"),
+        ("nmae = 'x'\n" + GOOD, "unknown key nmae; did you mean 'name'"),
+        (GOOD.replace("[hardware]", "[hardwear]"), "hardware: field required|unknown key hardwear"),
+        (GOOD.replace('source = "embedded:smollm2-135m"', ""), r"target\.source: field required"),
+        (GOOD.replace("32", "2"), r"workload\.max_tokens = 2: input should be greater than or equal to 8"),
+        (GOOD.replace("32", "'many'"), r"workload\.max_tokens = 'many': input should be a valid integer"),
+        (GOOD.replace('"cpu"', '"tpu"'), r"hardware\.device = 'tpu': input should be 'cpu'"),
+        (GOOD + "temperature = 0.7\n", r"workload\.temperature = 0\.7: input should be 0"),
+        (GOOD + "concurrency = [1, 8]\n", r"workload\.concurrency"),
+        (GOOD.replace('"mine"', '"My Deployment"'), "name = 'My Deployment': string should match pattern"),
+        (GOOD + "[budget]\nseconds = 0\n", r"budget\.seconds = 0: input should be greater than 0"),
+        ("target = 3\n" + GOOD.replace("[target]", "[other]"), "target = 3"),
+    ],
+)
+def test_a_bad_file_is_answered_in_at_most_three_lines(write, text, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_deployment(write(text))
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*absent\.toml: No such file"):
+        find_deployment(str(tmp_path / "absent.toml"))
+    with pytest.raises(InputError, match="cannot read .*: Is a directory"):
+        read_deployment(tmp_path)
+
+
+def test_an_unknown_name_offers_the_nearest():
+    with pytest.raises(InputError, match="unknown deployment 'cpu-smolm2'; did you mean 'cpu-smollm2'"):
+        find_deployment("cpu-smolm2")
+    with pytest.raises(InputError, match=r"unknown deployment 'zzz'\.\nShipped: cpu-smollm2"):
+        find_deployment("zzz")
