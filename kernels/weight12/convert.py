@@ -1,22 +1,14 @@
-"""The converter: `python -m kernels.weight12.convert SOURCE TARGET` packs a checkpoint's safetensors files."""
+"""The converter: packs a checkpoint's safetensors files, and sums up what became of each class of tensors."""
 
-import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import structlog
 import torch
-from safetensors import SafetensorError, safe_open
 
+from kernels.weight12.container import Container
 from kernels.weight12.file import Source, Stored, Writer
-from space.errors import EngineError, SpecPilotError
-
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-_DTYPES |= {"I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64}
-_DTYPES |= {"U8": torch.uint8, "BOOL": torch.bool}
+from space.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,25 +48,11 @@ def convert(source: Path, target: Path, device: torch.device | str = "cpu") -> d
 
 
 def _convert_file(source: Path, target: Path, device: torch.device | str) -> dict[str, Stored]:
-    try:
-        with safe_open(source, framework="pt") as tensors:
-            names = list(tensors.keys())
-            with Writer(target, names, device) as writer:
-                for name in names:
-                    writer.add(_source(tensors, name))
-                return writer.stored
-    except (OSError, SafetensorError) as error:
-        raise EngineError(f"{source}: cannot be read as safetensors ({error}); download it again") from error
-
-
-def _source(tensors: Any, name: str) -> Source:
-    view = tensors.get_slice(name)
-    shape, dtype = tuple(view.get_shape()), _DTYPES.get(view.get_dtype())
-    if dtype is None:
-        raise EngineError(f"tensor {name!r} is {view.get_dtype()}; the converter takes {', '.join(sorted(_DTYPES))}")
-    if not shape:
-        return Source.of(name, tensors.get_tensor(name))
-    return Source(name=name, shape=shape, dtype=dtype, read=lambda rows: view[rows])
+    container = Container(source)
+    with Writer(target, container.entries, device) as writer:
+        for name, entry in container.entries.items():
+            writer.add(Source(name=name, shape=entry.shape, dtype=entry.dtype, read=partial(container.read, name)))
+        return writer.stored
 
 
 def classes(stored: dict[str, Stored]) -> list[ClassReport]:
@@ -96,31 +74,3 @@ def classes(stored: dict[str, Stored]) -> list[ClassReport]:
             )
         )
     return reports
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.weight12.convert", description=__doc__)
-    parser.add_argument("source", type=Path, help="a checkpoint's folder, or one safetensors file")
-    parser.add_argument("target", type=Path, help="the folder or file to write")
-    parser.add_argument("--device", default="cpu", help="where to pack: cpu (default) or cuda")
-    chosen = parser.parse_args(arguments)
-    log = structlog.get_logger()
-    try:
-        stored = convert(chosen.source, chosen.target, chosen.device)
-    except SpecPilotError as error:
-        log.error(str(error))
-        return 2
-    for report in classes(stored):
-        log.info(
-            report.name,
-            tensors=report.tensors,
-            packed=report.packed,
-            bits=round(report.bits, 3),
-            escape_share=float(f"{report.escape_share:.3g}"),
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

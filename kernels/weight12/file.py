@@ -16,6 +16,7 @@ from typing import IO, Any, Self
 import torch
 from torch import Tensor
 
+from kernels.weight12.container import DTYPE_NAMES, DTYPES, Container
 from kernels.weight12.format import (
     BLOCK_COLS,
     BLOCK_WEIGHTS,
@@ -30,21 +31,7 @@ from space.errors import EngineError
 
 FORMAT = "specpilot-w12"
 VERSION = 1
-_DTYPES = {
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_PART_DTYPES = {"payload": torch.int32, "base": torch.uint8, "starts": torch.int32, "escapes": torch.int32}
-_HEADER_LIMIT = 100_000_000  # the safetensors format's own
+_PARTS = ("payload", "base", "starts", "escapes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +150,7 @@ class Writer:
         self._enter(source.name, source.dtype, source.shape, begin)
 
     def _put(self, tensor: Tensor, digest: Any) -> None:
-        data = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
+        data = _bytes(tensor)
         digest.update(data)
         self._file.write(data)
         self._offset += data.nbytes
@@ -171,9 +158,9 @@ class Writer:
     def _enter(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], begin: int) -> None:
         if name in self._entries:
             raise EngineError(f"tensor {name!r} comes twice; a file holds each name once")
-        if dtype not in _NAMES:
-            raise EngineError(f"tensor {name!r} is {dtype}; a file holds {', '.join(sorted(_DTYPES))}")
-        self._entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, self._offset]}
+        if dtype not in DTYPE_NAMES:
+            raise EngineError(f"tensor {name!r} is {dtype}; a file holds {', '.join(sorted(DTYPES))}")
+        self._entries[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, self._offset]}
 
     def _finish(self) -> None:
         tensors = json.dumps({name: asdict(stored) for name, stored in self.stored.items()})
@@ -220,26 +207,12 @@ class Reader:
         Raises:
             EngineError: The file is missing, is none of ours, is of a newer version, or ends before a tensor does.
         """
-        self._path = path
-        try:
-            with path.open("rb") as file:
-                room = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(room)) if room <= _HEADER_LIMIT else {}
-        except (OSError, ValueError) as error:
-            raise EngineError(f"{path}: no readable safetensors header ({error}); convert the weights again") from error
-        metadata = header.pop("__metadata__", {}) if isinstance(header, dict) else {}
+        self._container = Container(path)
+        metadata = self._container.metadata
         if metadata.get("format") != FORMAT:
-            raise EngineError(
-                f"{path}: format is {metadata.get('format')!r}, not {FORMAT!r}; convert the weights first"
-            )
+            raise EngineError(f"{path}: format is {metadata.get('format')!r}, not {FORMAT!r}; convert it first")
         if metadata.get("version") != str(VERSION):
-            raise EngineError(
-                f"{path}: version is {metadata.get('version')}, this program reads {VERSION}; convert again"
-            )
-        self._begin, self._entries = 8 + room, header
-        size = path.stat().st_size - self._begin
-        for name, entry in header.items():
-            self._check_entry(name, entry, size)
+            raise EngineError(f"{path}: version is {metadata.get('version')}, this program reads {VERSION}; convert it")
         try:
             self.stored = {
                 name: Stored(**{**fields, "shape": tuple(fields["shape"])})
@@ -248,49 +221,27 @@ class Reader:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise EngineError(f"{path}: the list of tensors is damaged ({error}); copy or convert it again") from error
 
-    def _check_entry(self, name: str, entry: Any, size: int) -> None:
-        try:
-            begin, end = entry["data_offsets"]
-            width = torch.Size(entry["shape"]).numel() * _DTYPES[entry["dtype"]].itemsize
-        except (ValueError, TypeError, KeyError) as error:
-            raise EngineError(
-                f"{self._path}: the entry of tensor {name!r} is damaged; copy or convert it again"
-            ) from error
-        if not 0 <= begin <= end or end - begin != width:
-            raise EngineError(f"{self._path}: the entry of tensor {name!r} is damaged; copy or convert it again")
-        if end > size:
-            raise EngineError(f"{self._path}: the file ends inside tensor {name!r}; copy or convert it again")
-
     def load(self, name: str, device: torch.device | str = "cpu") -> Tensor | PackedMatrix:
         """Returns a tensor as it is stored.
 
         Raises:
             EngineError: There is no such tensor, or its bytes are not the ones that were written.
         """
-        stored = self.stored.get(name)
+        path, stored = self._container.path, self.stored.get(name)
         if stored is None:
-            raise EngineError(f"{self._path}: no tensor {name!r}; it holds {len(self.stored)}, see Reader.stored")
+            raise EngineError(f"{path}: no tensor {name!r}; it holds {len(self.stored)}, see Reader.stored")
+        keys = [f"{name}.w12.{part}" for part in _PARTS] if stored.packed else [name]
+        tensors = [self._container.read(key) for key in keys]
         digest = _digest(stored.shape)
-        keys = [f"{name}.w12.{part}" for part in _PART_DTYPES] if stored.packed else [name]
-        tensors = [self._read(key, digest) for key in keys]
+        for tensor in tensors:
+            digest.update(_bytes(tensor))
         if digest.hexdigest() != stored.sha256:
-            raise EngineError(
-                f"{self._path}: tensor {name!r} is corrupt (its checksum differs); copy or convert it again"
-            )
+            raise EngineError(f"{path}: tensor {name!r} is corrupt (its checksum differs); copy or convert it again")
         if not stored.packed:
             return tensors[0].to(device)
         rows, cols = stored.shape
-        packed = PackedMatrix(rows=rows, cols=cols, **dict(zip(_PART_DTYPES, tensors, strict=True)))
-        return packed.to(device)
+        return PackedMatrix(rows=rows, cols=cols, **dict(zip(_PARTS, tensors, strict=True))).to(device)
 
-    def _read(self, key: str, digest: Any) -> Tensor:
-        entry = self._entries.get(key)
-        if entry is None:
-            raise EngineError(f"{self._path}: tensor {key!r} is missing; copy or convert the file again")
-        begin, end = entry["data_offsets"]
-        data = torch.empty(end - begin, dtype=torch.uint8)
-        with self._path.open("rb") as file:
-            file.seek(self._begin + begin)
-            file.readinto(data.numpy().data)
-        digest.update(data.numpy().data)
-        return data.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data

@@ -10,7 +10,6 @@ from cuda_emulator import COMPILER, Emulated
 from kernels.skinny import Variant, defines, source, winners
 from kernels.weight12.format import PackedMatrix, pack, unpack, unpack_rows
 
-
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++ to run CUDA kernels on the CPU")
 CUDA = Path(__file__).parents[2] / "kernels" / "cuda"
 

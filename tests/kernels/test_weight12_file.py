@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kernels.weight12.convert import classes, convert, main
+from kernels.weight12.convert import classes, convert
 from kernels.weight12.file import Reader, Source, Writer
 from kernels.weight12.format import PackedMatrix, pack, unpack
 from space.errors import EngineError
@@ -191,11 +191,12 @@ def test_a_checkpoint_is_converted_and_summed_up(tmp_path: Path) -> None:
     assert by_name["model.norm.weight"].bits == 16
 
 
-def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
-    assert main([str(tmp_path), str(tmp_path / "out")]) == 2
+def test_one_file_is_converted_or_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
+        convert(tmp_path, tmp_path / "out")
     (tmp_path / "x.safetensors").write_bytes(b"none")
-    with pytest.raises(EngineError, match="cannot be read as safetensors"):
+    with pytest.raises(EngineError, match="no readable safetensors"):
         convert(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
     save_file(tensors(), tmp_path / "x.safetensors")
-    assert main([str(tmp_path / "x.safetensors"), str(tmp_path / "y.safetensors")]) == 0
+    convert(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
     assert len(Reader(tmp_path / "y.safetensors").stored) == len(tensors())
