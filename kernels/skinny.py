@@ -111,7 +111,8 @@ def _narrow(packed: bool, tokens: int, rows: int, cols: int, chip: Chip) -> Vari
     """
     tiles, blocks = _token_tiles(tokens), -(-cols // BLOCK_COLS)
     tries = [(1, warps, stages) for warps in (16, 12) for stages in (3, 8, 7, 6, 5, 4, 3)]
-    tries += [(n, *ring) for n in range(2, blocks + 1) for ring in ((16, 5), (12, 5), (16, 4))]
+    split = ((16, 5), (16, 4), (12, 5)) if tiles == 1 else ((16, 5), (12, 5), (16, 4))
+    tries += [(n, *ring) for n in range(2, blocks + 1) for ring in split]
     tries += [(n, 8, stages) for n in range(1, blocks + 1) for stages in (8, 7, 6, 5, 4, 3)]
     for number, (slices, warps, stages) in enumerate(tries):
         shallow = number == 0
