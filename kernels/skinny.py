@@ -201,6 +201,9 @@ def product(
 ) -> Tensor:
     """Returns x W^T on the GPU, summed in fp32 in an order that depends on the shape only.
 
+    The kernel starts to read the weights before the one ahead of it has ended: weights that were written just now need
+    a synchronisation first, activations do not.
+
     Args:
         x: bf16 [tokens, cols], 1 to 64 tokens, rows 16-byte aligned.
         weight: bf16 [rows, cols] with cols a multiple of 8, or the same packed.
