@@ -1,1 +1,1 @@
-"""The arithmetic: kernels, each with a plain torch reference beside it. Empty at this stage."""
+"""The arithmetic: kernels, each with a plain torch reference beside it. Not used by the engine yet."""
