@@ -227,7 +227,7 @@ class DFlash(nn.Module):
             return F.linear(hidden, head).argmax(-1)
         # Two-dimensional: a batched product of these shapes takes fifteen times as long on a CPU.
         rows = F.linear(hidden.flatten(0, 1), head) if candidates else None
-        kept = rows.topk(candidates).indices.unflatten(0, hidden.shape[:2]) if rows is not None else None
+        kept = rows.topk(candidates).indices.view(*hidden.shape[:2], -1) if rows is not None else None
         previous, drafted = anchors, []
         for k in range(hidden.shape[1]):
             corrected = self.correct(hidden[:, k], embedding[previous])

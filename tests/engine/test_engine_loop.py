@@ -86,7 +86,9 @@ class Scripted:
         self._draft = draft
         self._text = []
 
-    def extend(self, tokens):
+    taps = ()
+
+    def extend(self, tokens, taps=None):
         self._text += tokens
 
     def propose(self, limit):
@@ -98,7 +100,7 @@ def scripted(monkeypatch):
     """Makes the loop draft as a function says."""
 
     def _use(draft):
-        monkeypatch.setattr(engine.loop, "make_drafter", lambda _: Scripted(draft))
+        monkeypatch.setattr(engine.loop, "make_drafter", lambda *_: Scripted(draft))
 
     return _use
 

@@ -18,6 +18,7 @@ THIRD_PARTY = {
     "space": {"pydantic"},
     "kernels": {"torch", "triton"},
     "engine": {
+        "matplotlib",  # the curves of a training run only, an extra
         "torch",
         "triton",
         "numpy",
