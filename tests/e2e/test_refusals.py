@@ -134,7 +134,7 @@ def test_what_is_not_there_yet(place, refused, finished):
 
 
 def test_an_edited_configuration(copied, refused):
-    edit(copied.export, '"drafter":', '"grafter":')
+    edit(copied.export, '"prefill_chunk":', '"refill_chunk":')
     for command in ("verify", "bench"):
         assert "export again instead of editing" in refused(copied, command, "--config", str(copied.export))
 
