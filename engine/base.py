@@ -67,6 +67,20 @@ class Generation:
     log: StepLog
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lattice:
+    """What one pass of a parallel drafter says about the next K positions; k candidates a position, best first.
+
+    ids: [K, k] int64 target token ids.
+    edges: [K, k, k] float32; edges[j, a, c] is the log-probability of candidate c at position j when candidate a of
+        position j - 1 stands before it. Position 0 stands after the committed text: its row 0 counts. A drafter
+        without pair scores has [K, 1, k]: what stands before makes no difference to it.
+    """
+
+    ids: "Tensor"
+    edges: "Tensor"
+
+
 class Drafter(Protocol):
     """Proposes a continuation. One instance serves one request; it sees committed tokens only."""
 
@@ -83,3 +97,10 @@ class Drafter(Protocol):
 
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` drafted tokens, most likely chain; may be empty."""
+
+
+class ParallelDrafter(Drafter, Protocol):
+    """A drafter that scores several candidates a position in one pass: what trees are built from."""
+
+    def lattice(self, limit: int, width: int) -> Lattice:
+        """Scores at most `limit` positions with at most `width` candidates each; may have no positions."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from engine.base import Generation, Request, Settings, StepLog
 from engine.cache import KVCache
 from engine.drafters import make_drafter
-from engine.drafters.dflash import DFlash
+from engine.drafters.checkpoint import DraftModel
 from engine.models.llama import Llama
 from engine.verify.chain import greedy_chain
 from space.errors import EngineError
@@ -17,8 +17,8 @@ from space.errors import EngineError
 class Decoder:
     """Decodes one request at a time on one model; its cache is allocated once."""
 
-    def __init__(self, model: Llama, max_context: int, dflash: DFlash | None = None) -> None:
-        """Takes a loaded model, the longest sequence (prompt and output) in tokens, and a DFlash drafter or None.
+    def __init__(self, model: Llama, max_context: int, checkpoint: DraftModel | None = None) -> None:
+        """Takes a loaded model, the longest sequence (prompt and output) in tokens, and a drafter checkpoint or None.
 
         Raises:
             EngineError: the model has fewer positions.
@@ -26,7 +26,7 @@ class Decoder:
         if max_context > model.config.max_position:
             raise EngineError(f"max_context {max_context}: this model has {model.config.max_position} positions")
         self.model = model
-        self._dflash = dflash
+        self._checkpoint = checkpoint
         self._max_context = max_context
         self.cache = KVCache(model.config, max_context)
 
@@ -38,7 +38,7 @@ class Decoder:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
         self._prepare(request, settings)
-        drafter = make_drafter(settings, self.model, self._dflash)
+        drafter = make_drafter(settings, self._checkpoint)
         taps = drafter.taps if drafter is not None else ()
         logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
         tokens = [int(logits.argmax())]

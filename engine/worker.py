@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel
 
 from engine.base import Request, Settings
-from engine.drafters.dflash_files import fitting_drafter
+from engine.drafters.checkpoint import load_drafter_checkpoint
 from engine.loop import Decoder
 from engine.protocol import AnyRequest, Failed, Force, Forced, Generate, Generated, MeasureNoise, Noise, Ready
 from engine.stock import Stock
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="engine.worker")
     parser.add_argument("--role", choices=["candidate", "stock"], required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--drafter", type=Path, help="a DFlash checkpoint folder")
+    parser.add_argument("--drafter", type=Path, help="a drafter checkpoint folder")
     parser.add_argument("--max-context", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args(arguments)
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     try:
         model = load_checkpoint(options.model)
-        drafter = fitting_drafter(options.drafter, model.config) if options.drafter else None
+        drafter = load_drafter_checkpoint(options.drafter, model) if options.drafter else None
         decoder = Decoder(model, options.max_context, drafter)
     except EngineError as error:
         _say(replies, Failed(outcome="runtime", reason=str(error)))

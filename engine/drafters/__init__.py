@@ -3,45 +3,33 @@
 from collections.abc import Callable
 
 from engine.base import Drafter, Settings
-from engine.drafters.dflash import DFlash
+from engine.drafters.checkpoint import DraftModel
+from engine.drafters.mixed import suffix_first
 from engine.drafters.ngram import NgramDrafter
-from engine.drafters.parallel import DFlashDrafter, SuffixFirst
 from engine.drafters.suffix import SuffixDrafter
-from engine.models.llama import Llama
 from space.errors import EngineError, nearest
 
-
-def _suffix(settings: Settings, min_match: int) -> SuffixDrafter:
-    return SuffixDrafter(
-        settings.suffix_depth, min_match, settings.suffix_factor, settings.min_probability, settings.draft_length
-    )
-
-
-def _dflash(settings: Settings, target: Llama, dflash: DFlash | None) -> Drafter:
-    if dflash is None:
-        raise EngineError("drafter 'dflash' needs a checkpoint: set drafter.source in the deployment")
-    head = target.head.weight[: settings.draft_vocabulary or None]
-    neural = DFlashDrafter(dflash, target.embedding, head, settings.markov_candidates)
-    return SuffixFirst(_suffix(settings, settings.suffix_first), neural) if settings.suffix_first else neural
-
-
-_MAKERS: dict[str, Callable[[Settings, Llama, DFlash | None], Drafter]] = {
-    "ngram": lambda s, target, dflash: NgramDrafter(longest=s.ngram_max, shortest=s.ngram_min),
-    "suffix": lambda s, target, dflash: _suffix(s, s.suffix_min_match),
-    "dflash": _dflash,
+_TEXT: dict[str, Callable[[Settings], Drafter]] = {
+    "ngram": lambda s: NgramDrafter(longest=s.ngram_max, shortest=s.ngram_min),
+    "suffix": lambda s: SuffixDrafter.from_settings(s, s.suffix_min_match),
 }
 
 
-def make_drafter(settings: Settings, target: Llama, dflash: DFlash | None = None) -> Drafter | None:
-    """Makes a fresh drafter for one request on `target`; None for AR.
+def make_drafter(settings: Settings, checkpoint: DraftModel | None = None) -> Drafter | None:
+    """Makes a fresh drafter for one request; None for AR.
 
     Raises:
-        EngineError: the name is unknown, or it needs a checkpoint that is not there.
+        EngineError: the name is unknown, or it is a format of which no checkpoint is loaded.
     """
-    if settings.drafter == "none":
+    name = settings.drafter
+    if name == "none":
         return None
-    if settings.drafter not in _MAKERS:
-        raise EngineError(
-            f"drafter {settings.drafter!r}{nearest(settings.drafter, _MAKERS)} Known: none, {', '.join(_MAKERS)}"
-        )
-    return _MAKERS[settings.drafter](settings, target, dflash)
+    if name in _TEXT:
+        return _TEXT[name](settings)
+    if checkpoint is not None and name == checkpoint.kind:
+        return suffix_first(settings, checkpoint.start(settings))
+    known = ("none", *_TEXT, *((checkpoint.kind,) if checkpoint is not None else ()))
+    raise EngineError(
+        f"drafter {name!r} is not there{nearest(name, known)} Known: {', '.join(known)}; "
+        "a neural drafter needs drafter.source in the deployment"
+    )

@@ -1,11 +1,16 @@
-"""A parallel neural drafter behind the engine's contract, alone or with suffix drafts in front of it."""
+"""The DFlash drafter behind the engine's contract."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from engine.base import Settings
 from engine.drafters.dflash import DFlash, DFlashSession
-from engine.drafters.suffix import SuffixDrafter
+from engine.drafters.dflash_files import fitting_drafter
+from engine.models.llama import Llama
 from space.errors import EngineError
 
 
@@ -44,24 +49,24 @@ class DFlashDrafter:
         return self._session.propose(self._anchor, min(limit, self._longest), self._candidates)
 
 
-class SuffixFirst:
-    """Drafts by suffix where the text repeats itself for long enough, else by the neural drafter."""
+@dataclass(frozen=True, slots=True)
+class DFlashCheckpoint:
+    """A loaded DFlash checkpoint and the target that it drafts for."""
 
-    def __init__(self, suffix: SuffixDrafter, neural: DFlashDrafter) -> None:
-        """The suffix drafter's own shortest match decides whether it speaks."""
-        self._suffix = suffix
-        self._neural = neural
+    model: DFlash
+    target: Llama
 
     @property
-    def taps(self) -> tuple[int, ...]:
-        """The neural drafter's."""
-        return self._neural.taps
+    def kind(self) -> str:
+        """`dflash`."""
+        return "dflash"
 
-    def extend(self, tokens: Sequence[int], taps: Tensor | None = None) -> None:
-        """Both see every committed token."""
-        self._suffix.extend(tokens)
-        self._neural.extend(tokens, taps)
+    def start(self, settings: Settings) -> DFlashDrafter:
+        """A fresh drafter for one request."""
+        head = self.target.head.weight[: settings.draft_vocabulary or None]
+        return DFlashDrafter(self.model, self.target.embedding, head, settings.markov_candidates)
 
-    def propose(self, limit: int) -> list[int]:
-        """Returns the suffix draft, or the neural one where there is none."""
-        return self._suffix.propose(limit) or self._neural.propose(limit)
+
+def load_dflash(folder: Path, _: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
+    """Loads a DFlash checkpoint for `target`."""
+    return DFlashCheckpoint(fitting_drafter(folder, target.config), target)

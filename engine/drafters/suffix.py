@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from engine.base import Settings
+
 
 @dataclass(slots=True)
 class _State:
@@ -49,6 +51,12 @@ class SuffixDrafter:
         self._near = 0
         """The state of the text's suffix of `_reach` tokens (of the whole text while shorter), or of a longer one."""
         self._size = 0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, min_match: int) -> "SuffixDrafter":
+        """A drafter with a genome's knobs; who asks says what the shortest match is."""
+        s = settings
+        return cls(s.suffix_depth, min_match, s.suffix_factor, s.min_probability, s.draft_length)
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -170,14 +170,16 @@ def test_suffix_work_grows_with_the_text_not_with_its_square():
 @given(texts, limits)
 def test_a_draft_never_exceeds_its_limit(text, limit):
     for name in ("ngram", "suffix"):
-        drafter = make_drafter(Settings(drafter=name, draft_length=6, ngram_min=1, suffix_factor=8.0), None)
+        drafter = make_drafter(Settings(drafter=name, draft_length=6, ngram_min=1, suffix_factor=8.0))
         drafter.extend(text)
         assert len(drafter.propose(limit)) <= limit
 
 
 def test_the_registry():
-    assert make_drafter(Settings(), None) is None
-    assert isinstance(make_drafter(Settings(drafter="ngram"), None), NgramDrafter)
-    assert isinstance(make_drafter(Settings(drafter="suffix"), None), SuffixDrafter)
-    with pytest.raises(EngineError, match=r"drafter 'sufix'; did you mean 'suffix'\? Known: none, ngram, suffix"):
-        make_drafter(Settings(drafter="sufix"), None)
+    assert make_drafter(Settings()) is None
+    assert isinstance(make_drafter(Settings(drafter="ngram")), NgramDrafter)
+    assert isinstance(make_drafter(Settings(drafter="suffix")), SuffixDrafter)
+    with pytest.raises(
+        EngineError, match=r"drafter 'sufix' is not there; did you mean 'suffix'\? Known: none, ngram, suffix"
+    ):
+        make_drafter(Settings(drafter="sufix"))

@@ -8,6 +8,7 @@ from engine.base import Request, Settings
 from engine.drafters import make_drafter
 from engine.drafters.dflash import DFlashSession
 from engine.drafters.dflash_files import save_drafter
+from engine.drafters.parallel import DFlashCheckpoint
 from engine.loop import Decoder
 from engine.stock import Stock
 from engine.weights.source import BUNDLED_DRAFTER, drafter_folder
@@ -18,7 +19,7 @@ PROMPT = some_prompt(40, 3)
 
 @pytest.fixture
 def speculating(tiny_model, tiny_dflash):
-    return Decoder(tiny_model, 512, tiny_dflash)
+    return Decoder(tiny_model, 512, DFlashCheckpoint(tiny_dflash, tiny_model))
 
 
 @pytest.mark.parametrize("suffix_first", [0, 2])
@@ -48,13 +49,13 @@ def test_the_drafter_sees_the_taps_of_every_committed_position_but_the_newest(sp
     torch.testing.assert_close(injected.float(), expected.float(), atol=0.1, rtol=0.05)
 
 
-def test_without_a_checkpoint_the_option_is_refused(decoder):
-    with pytest.raises(EngineError, match=r"needs a checkpoint: set drafter.source"):
-        make_drafter(Settings(drafter="dflash"), decoder.model, None)
+def test_without_a_checkpoint_the_option_is_refused():
+    with pytest.raises(EngineError, match=r"a neural drafter needs drafter.source"):
+        make_drafter(Settings(drafter="dflash"))
 
 
 def test_taps_are_asked_for(tiny_model, tiny_dflash):
-    drafter = make_drafter(Settings(drafter="dflash", draft_length=3), tiny_model, tiny_dflash)
+    drafter = make_drafter(Settings(drafter="dflash", draft_length=3), DFlashCheckpoint(tiny_dflash, tiny_model))
     assert drafter.taps == (0,)
     with pytest.raises(EngineError, match="needs the target's taps"):
         drafter.extend([1, 2, 3])

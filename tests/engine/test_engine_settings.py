@@ -8,6 +8,7 @@ import torch
 
 from engine.base import Settings
 from engine.drafters import make_drafter
+from engine.drafters.parallel import DFlashCheckpoint
 from engine.models.linear import Linear
 from space.catalog import ar_genome, cpu_space, stock_genome
 from space.errors import EngineError
@@ -25,7 +26,7 @@ def test_every_sampled_genome_becomes_settings_and_a_drafter(seed, tiny_model, t
     knobs = SPACE.sample(random.Random(seed))
     settings = Settings.from_knobs(knobs)
     assert {name: asdict(settings)[name] for name in knobs} == knobs
-    drafter = make_drafter(settings, tiny_model, tiny_dflash)
+    drafter = make_drafter(settings, DFlashCheckpoint(tiny_dflash, tiny_model))
     assert (drafter is None) == (settings.drafter == "none")
     if drafter is not None:
         text = [1, 2, 3] * 5
@@ -35,7 +36,7 @@ def test_every_sampled_genome_becomes_settings_and_a_drafter(seed, tiny_model, t
 
 def test_every_option_of_the_catalogue_exists_in_the_engine(tiny_model, tiny_dflash):
     for name in SPACE.knob("drafter").domain.options:
-        make_drafter(Settings(drafter=name), tiny_model, tiny_dflash)
+        make_drafter(Settings(drafter=name), DFlashCheckpoint(tiny_dflash, tiny_model))
     assert SPACE.knob("linear_path").domain.options == ("packed", "plain")
     with pytest.raises(EngineError, match="allowed is plain or packed"):
         Linear(None).use("other")

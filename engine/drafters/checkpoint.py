@@ -1,0 +1,54 @@
+"""Drafter checkpoints: one loader a public format, chosen by what config.json says it is."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.base import Drafter, Settings
+from engine.drafters.parallel import load_dflash
+from engine.models.llama import Llama
+from space.errors import EngineError, nearest
+
+
+class DraftModel(Protocol):
+    """A loaded checkpoint that fits its target; starts one drafter a request."""
+
+    @property
+    def kind(self) -> str:
+        """The format's name: the value of the knob `drafter` that chooses it."""
+
+    def start(self, settings: Settings) -> Drafter:
+        """A fresh drafter for one request."""
+
+
+_LOADERS: dict[str, Callable[[Path, Mapping[str, Any], Llama], DraftModel]] = {
+    "DFlashDraftModel": load_dflash,
+}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint's config.json; EngineError says what is wrong with the file."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EngineError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise EngineError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise EngineError(f"{path} holds a {type(values).__name__}; an object is needed")
+    return values
+
+
+def load_drafter_checkpoint(folder: Path, target: Llama) -> DraftModel:
+    """Loads a drafter for `target`; EngineError names the key, what it is and what the target has."""
+    values = read_config(folder)
+    names = values.get("architectures")
+    name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    if not isinstance(name, str) or name not in _LOADERS:
+        raise EngineError(
+            f"{folder / 'config.json'}: architectures is {names!r}{nearest(str(name), _LOADERS)}; "
+            f"known: {', '.join(_LOADERS)}"
+        )
+    return _LOADERS[name](folder, values, target)
