@@ -24,7 +24,8 @@ KeysValues: TypeAlias = tuple[Tensor, Tensor]
 class DFlashConfig:
     """Shape of a drafter.
 
-    `target_layer_ids` are 0-based target layers whose OUTPUT is tapped; `markov_rank` 0 means no Markov head.
+    `target_layer_ids` are 0-based target layers whose OUTPUT is tapped; `markov_rank` 0 means no Markov head;
+    `draft_vocab_size` 0 means that every token of the target may be drafted.
     """
 
     hidden_size: int
@@ -40,6 +41,7 @@ class DFlashConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 1e5
     markov_rank: int = 0
+    draft_vocab_size: int = 0
 
     def __post_init__(self) -> None:
         ids = self.target_layer_ids
@@ -50,6 +52,8 @@ class DFlashConfig:
             )
         if self.block_size < 2:
             raise EngineError(f"block_size {self.block_size} must be at least 2: one anchor row and one mask row")
+        if self.draft_vocab_size > self.vocab_size:
+            raise EngineError(f"draft_vocab_size {self.draft_vocab_size} exceeds vocab_size {self.vocab_size}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise EngineError(
                 f"num_attention_heads {self.num_attention_heads} must be a multiple of "
@@ -183,6 +187,14 @@ class DFlash(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mask_embedding = nn.Parameter(torch.zeros(config.hidden_size))
         self.markov_head = TiedMarkovHead(config.hidden_size, config.markov_rank) if config.markov_rank else None
+        self.d2t: Tensor | None
+        self.register_buffer(
+            "d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64) if config.draft_vocab_size else None
+        )
+
+    def draft_ids(self) -> Tensor | None:
+        """Target token ids [draft vocabulary] that may be drafted, in the file's order; None: all."""
+        return None if self.d2t is None else torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def _table(self, positions: Tensor) -> Rotary:
         return rotary(positions, self.config.head_dim, self.config.rope_theta)
@@ -209,33 +221,44 @@ class DFlash(nn.Module):
         """Hidden states after the Markov head, given the previous tokens' embeddings; unchanged without a head."""
         return hidden if self.markov_head is None else hidden + self.markov_head(hidden, previous)
 
-    def chain(self, hidden: Tensor, anchors: Tensor, embedding: Tensor, head: Tensor, candidates: int = 0) -> Tensor:
+    def chain(
+        self,
+        hidden: Tensor,
+        anchors: Tensor,
+        embedding: Tensor,
+        head: Tensor,
+        candidates: int = 0,
+        ids: Tensor | None = None,
+    ) -> Tensor:
         """Drafts greedily, left to right.
 
         Args:
             hidden: the mask rows' hidden states [n, K, hidden].
             anchors: anchor token ids [n].
             embedding: the target's input table [vocabulary, hidden].
-            head: the target's output table, the same shape (often the same tensor).
-            candidates: 0 scores the whole vocabulary at each position; else only the best so many by head h.
+            head: the target's output rows of the tokens that may be drafted [draft vocabulary, hidden].
+            candidates: 0 scores the whole draft vocabulary at each position; else only the best so many by head h.
+            ids: the token of each row of `head`, int64 [draft vocabulary]; None where row and token are the same.
 
         Returns:
             Token ids [n, K].
         """
         hidden = hidden.contiguous()  # else a matrix product over [n, K] copies the head's table n times
         if self.markov_head is None:
-            return F.linear(hidden, head).argmax(-1)
+            rows = F.linear(hidden, head).argmax(-1)
+            return rows if ids is None else ids[rows]
         # Two-dimensional: a batched product of these shapes takes fifteen times as long on a CPU.
-        rows = F.linear(hidden.flatten(0, 1), head) if candidates else None
-        kept = rows.topk(candidates).indices.view(*hidden.shape[:2], -1) if rows is not None else None
+        unary = F.linear(hidden.flatten(0, 1), head) if candidates else None
+        kept = unary.topk(candidates).indices.view(*hidden.shape[:2], -1) if unary is not None else None
         previous, drafted = anchors, []
         for k in range(hidden.shape[1]):
             corrected = self.correct(hidden[:, k], embedding[previous])
             if kept is None:
-                previous = F.linear(corrected, head).argmax(-1)
+                row = F.linear(corrected, head).argmax(-1)
             else:
                 scores = torch.einsum("nch,nh->nc", head[kept[:, k]], corrected)
-                previous = kept[:, k].gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
+                row = kept[:, k].gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
+            previous = row if ids is None else ids[row]
             drafted.append(previous)
         return torch.stack(drafted, 1)
 
@@ -243,8 +266,9 @@ class DFlash(nn.Module):
 class DFlashSession:
     """One request's drafting: takes the taps of committed positions, drafts after the newest committed token."""
 
-    def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
-        self.model, self.embedding, self.head, self.length = model, embedding, head, 0
+    def __init__(self, model: DFlash, embedding: Tensor, head: Tensor, ids: Tensor | None = None) -> None:
+        """`head` and `ids` as in DFlash.chain."""
+        self.model, self.embedding, self.head, self.ids, self.length = model, embedding, head, ids, 0
         self._context: list[KeysValues] | None = None
 
     @torch.no_grad()
@@ -269,5 +293,5 @@ class DFlashSession:
         token = torch.tensor([anchor], device=self.embedding.device)
         positions = torch.arange(self.length, self.length + model.config.block_size, device=token.device)
         hidden = model(model.block(self.embedding[token])[0], positions, self._context)
-        drafted = model.chain(hidden[None, 1 : limit + 1], token, self.embedding, self.head, candidates)
+        drafted = model.chain(hidden[None, 1 : limit + 1], token, self.embedding, self.head, candidates, self.ids)
         return [int(t) for t in drafted[0]]

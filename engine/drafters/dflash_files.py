@@ -48,6 +48,8 @@ def config_to_json(config: DFlashConfig) -> dict[str, object]:
     if config.markov_rank:
         nested |= {"projector_type": TIED, "markov_rank": config.markov_rank}
     plain = {name: getattr(config, name) for name in _INTEGERS + _NUMBERS}
+    if config.draft_vocab_size:
+        plain["draft_vocab_size"] = config.draft_vocab_size
     return {**_FIXED, **plain, "dflash_config": nested}
 
 
@@ -75,7 +77,7 @@ def _known(values: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> N
 
 def config_from_json(values: Mapping[str, Any]) -> DFlashConfig:
     """Reads a config.json's content; EngineError names the key, its value and what is allowed."""
-    _known(values, (*_FIXED, *_INTEGERS, *_NUMBERS, "dflash_config"), "config.json")
+    _known(values, (*_FIXED, *_INTEGERS, *_NUMBERS, "draft_vocab_size", "dflash_config"), "config.json")
     for name, wanted in _FIXED.items():
         if values.get(name, wanted) != wanted:
             raise EngineError(f"config.json: {name} is {values[name]!r}; this loader reads {wanted!r} only")
@@ -91,6 +93,8 @@ def config_from_json(values: Mapping[str, Any]) -> DFlashConfig:
         raise EngineError(f"config.json: target_layer_ids is {ids!r}; a list of layer numbers is needed")
     shape: dict[str, Any] = {name: _integer(values, name) for name in _INTEGERS}
     shape |= {name: _number(values, name) for name in _NUMBERS}
+    if "draft_vocab_size" in values:
+        shape["draft_vocab_size"] = _integer(values, "draft_vocab_size")
     rank = _integer(nested, "markov_rank") if projector else 0
     return DFlashConfig(**shape, target_layer_ids=tuple(ids), markov_rank=rank)
 
@@ -99,7 +103,8 @@ def save_drafter(model: DFlash, folder: Path) -> None:
     """Writes config.json and model.safetensors (bfloat16) into an existing folder."""
     text = json.dumps(config_to_json(model.config), indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-    tensors = {name: value.detach().to("cpu", torch.bfloat16) for name, value in model.state_dict().items()}
+    kept = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    tensors = {name: value.bfloat16() if value.is_floating_point() else value for name, value in kept.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -26,6 +26,7 @@ _HELP = {
     "block": "rows of a draft: one anchor and block - 1 drafted tokens",
     "markov_rank": "rank of the tied Markov head; 0: none, the plain public layout",
     "head_dropout": "share of rows trained without the head",
+    "draft_vocabulary": "most frequent tokens of the answers, the only ones drafted; 0: all tokens",
     "texts": "texts a step",
     "anchors": "anchors a text and step",
     "muon_rate": "peak learning rate of matrices",

@@ -75,6 +75,16 @@ class Corpus:
         """Number of tokens that the target answered with."""
         return int((self.lengths - self.firsts).sum())
 
+    def frequent(self, count: int, vocabulary: int) -> Tensor:
+        """The `count` tokens that answers use most, int64 [count], most frequent first; ties to the lower id."""
+        within = torch.arange(self.width, device=self.tokens.device)
+        used = torch.zeros(vocabulary, dtype=torch.int64, device=self.tokens.device)
+        for rows in torch.split(torch.arange(len(self), device=self.tokens.device), 1024):
+            answer = (within >= self.firsts[rows, None]) & (within < self.lengths[rows, None])
+            place = (self.starts[rows, None] + within)[answer]
+            used += torch.bincount(self.tokens[place], minlength=vocabulary)
+        return used.argsort(descending=True, stable=True)[:count]
+
     def split(self, held: int) -> tuple["Corpus", "Corpus"]:
         """All but the last `held` texts, and those."""
         edge = int(self.starts[len(self) - held])

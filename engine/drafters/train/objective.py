@@ -22,12 +22,16 @@ def block_hidden(model: DFlash, embedding: Tensor, batch: Batch) -> Tensor:
     return hidden.view(*batch.positions.shape, -1)[:, :, 1:]
 
 
-def objective(model: DFlash, embedding: Tensor, head: Tensor, batch: Batch, headed: Tensor) -> Tensor:
+NOT_DRAFTED = -1
+"""Label of a token outside the draft vocabulary: it teaches nothing, and no draft can hit it."""
+
+
+def objective(model: DFlash, embedding: Tensor, head: Tensor, batch: Batch, labels: Tensor, headed: Tensor) -> Tensor:
     """Cross-entropy on the target's greedy tokens, given the true previous token; earlier positions weigh more.
 
     `headed` [b, a, k] is 1 where the Markov head applies and 0 where the row must do without: drafting picks candidates
-    by E h before it applies the Markov head, so E h alone has to rank well too. `embedding` and `head` are the target's
-    tables.
+    by E h before it applies the Markov head, so E h alone has to rank well too. `embedding` is the target's
+    table, `head` its rows of the draft vocabulary; labels [b, a, k] are rows of `head`, or NOT_DRAFTED.
     """
     hidden = block_hidden(model, embedding, batch)
     if model.markov_head is not None:
@@ -35,7 +39,7 @@ def objective(model: DFlash, embedding: Tensor, head: Tensor, batch: Batch, head
     steps = torch.arange(hidden.shape[2], device=hidden.device)
     weights = batch.inside * torch.exp(-steps / _DECAY)
     logits = F.linear(hidden.flatten(0, 2), head.to(hidden.dtype))
-    losses = F.cross_entropy(logits.float(), batch.labels.flatten(), reduction="none")
+    losses = F.cross_entropy(logits.float(), labels.flatten(), reduction="none", ignore_index=NOT_DRAFTED)
     return (losses * weights.flatten()).sum() / weights.sum()
 
 
@@ -56,20 +60,30 @@ class Judgement:
 
 @torch.no_grad()
 def judge(model: DFlash, embedding: Tensor, head: Tensor, batch: Batch, candidates: int = 64) -> Judgement:
-    """Drafts at every anchor and compares with the text; a position past the text's end is never accepted."""
+    """Drafts at every anchor and compares with the text; a position past the text's end is never accepted.
+
+    `embedding` and `head` are the target's whole tables.
+    """
+    ids = model.draft_ids()
+    head = head if ids is None else head[ids]
     hidden = block_hidden(model, embedding, batch)
     b, a, k, _ = hidden.shape
     flat, anchors = hidden.flatten(0, 1), batch.anchors.flatten()
     labels, inside = batch.labels.flatten(0, 1), batch.inside.flatten(0, 1)
     few = min(candidates, len(head))
     accepted = [
-        ((model.chain(flat, anchors, embedding, head, c) == labels) & (inside > 0)).long().cumprod(1).sum(1).view(b, a)
+        ((model.chain(flat, anchors, embedding, head, c, ids) == labels) & (inside > 0))
+        .long()
+        .cumprod(1)
+        .sum(1)
+        .view(b, a)
         for c in (0, few)
     ]
     corrected = model.correct(flat, embedding[batch.previous.flatten(0, 1)])
     hits = torch.zeros(len(TOPS), k, device=flat.device)
     for position in range(k):
-        best = F.linear(corrected[:, position], head).topk(min(max(TOPS), len(head)), -1).indices
+        rows = F.linear(corrected[:, position], head).topk(min(max(TOPS), len(head)), -1).indices
+        best = rows if ids is None else ids[rows]
         found = (best == labels[:, position, None]) & (inside[:, position, None] > 0)
         hits[:, position] = torch.stack([found[:, :top].any(1).sum() for top in TOPS])
     return Judgement(accepted[0], accepted[1], hits, inside.sum(0))

@@ -14,8 +14,8 @@ class TrainOptions:
     """Options of a run, checked. `steps` 0 means: train for `seconds`; the learning rate follows whichever is given."""
 
     seed: int = 0
-    chunks: int = 2
-    prompts: int = 72_000
+    chunks: int = 3
+    prompts: int = 60_000
     turn_tokens: int = 80
     answer_tokens: int = 192
     slots: int = 4096
@@ -25,16 +25,17 @@ class TrainOptions:
     block: int = 8
     markov_rank: int = 256
     head_dropout: float = 0.1
+    draft_vocabulary: int = 16_384
     texts: int = 128
     anchors: int = 32
     muon_rate: float = 2e-3
     adam_rate: float = 1e-3
     warm_up: float = 0.03
     steps: int = 0
-    seconds: float = 300.0
+    seconds: float = 370.0
 
     def __post_init__(self) -> None:
-        whole = ("seed", "markov_rank", "steps")
+        whole = ("seed", "markov_rank", "draft_vocabulary", "steps")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int) and value < (0 if field.name in whole else 1):
@@ -63,6 +64,7 @@ class TrainOptions:
             rms_norm_eps=target.rms_norm_eps,
             rope_theta=target.rope_theta,
             markov_rank=self.markov_rank,
+            draft_vocab_size=min(self.draft_vocabulary, target.vocab_size),
         )
 
     def to_json(self) -> dict[str, object]:

@@ -48,7 +48,8 @@ def train_drafter(options: TrainOptions, places: Places, device: torch.device, c
     _log.info("target loaded", seconds=round(time.monotonic() - began, 1))
     writer = _Writer(options, target, chat, seeds, [p for prompts in sets.values() for p in prompts], places.out)
     text, held = writer.chunk(0).split(options.held)
-    trainer = Trainer(options, target, Tapped(held, target, options.taps), writer.width, places.out)
+    drafted = text.frequent(options.draft_vocabulary, target.config.vocab_size)
+    trainer = Trainer(options, target, Tapped(held, target, options.taps), writer.width, drafted, places.out)
     for chunk in range(options.chunks):
         end = (chunk + 1) / options.chunks
         if trainer.progress < end:

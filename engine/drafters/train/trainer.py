@@ -14,7 +14,7 @@ from engine.drafters.dflash import DFlash
 from engine.drafters.dflash_files import save_drafter
 from engine.drafters.train.corpus import Tapped
 from engine.drafters.train.muon import Matrix, Muon
-from engine.drafters.train.objective import judge, objective
+from engine.drafters.train.objective import NOT_DRAFTED, judge, objective
 from engine.drafters.train.options import TrainOptions
 from engine.drafters.train.target import Target
 
@@ -23,9 +23,14 @@ _LOG_EVERY = 50
 _log = structlog.get_logger()
 
 
-def new_drafter(options: TrainOptions, target: Target, tap_scale: Tensor) -> DFlash:
-    """A drafter before training: branches add nothing yet, and every tap channel weighs alike whatever its size."""
+def new_drafter(options: TrainOptions, target: Target, tap_scale: Tensor, drafted: Tensor) -> DFlash:
+    """A drafter before training: branches add nothing yet, and every tap channel weighs alike whatever its size.
+
+    `drafted`: token ids of the draft vocabulary, most frequent first; read only if the options ask for one.
+    """
     model = DFlash(options.drafter(target.config))
+    if model.d2t is not None:
+        model.d2t.copy_(drafted.cpu() - torch.arange(len(drafted)))
     generator = torch.Generator().manual_seed(options.seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -51,10 +56,13 @@ def _head_scale(target: Target) -> Tensor:
 class Trainer:
     """One run: starts where the folder's last checkpoint stands, and trains on one chunk of text after the other.
 
-    `held` is text kept from training; no text is longer than `width`, a multiple of 8.
+    `held` is text kept from training; no text is longer than `width`, a multiple of 8; `drafted` are the token ids
+    of the draft vocabulary.
     """
 
-    def __init__(self, options: TrainOptions, target: Target, held: Tapped, width: int, folder: Path) -> None:
+    def __init__(
+        self, options: TrainOptions, target: Target, held: Tapped, width: int, drafted: Tensor, folder: Path
+    ) -> None:
         self._options, self._target, self._folder, self._width = options, target, folder, width
         self._held = held
         device = target.device
@@ -62,8 +70,15 @@ class Trainer:
         held_random = torch.Generator(device).manual_seed(options.seed + 1)
         self._held_anchors = held.draw(len(held.corpus), options.anchors, held_random)
         tap_scale = held.scale(held_random)
-        self.model = new_drafter(options, target, tap_scale)
+        self.model = new_drafter(options, target, tap_scale, drafted)
         scales = {"fc.weight": tap_scale, "markov_head.in_proj.weight": _head_scale(target)}
+        ids = self.model.draft_ids()
+        self._head = target.head if ids is None else target.head[ids]
+        self._row = torch.arange(len(target.head), device=device)
+        if ids is not None:
+            self._row = torch.full_like(self._row, NOT_DRAFTED).index_copy_(
+                0, ids, torch.arange(len(ids), device=device)
+            )
         named = list(self.model.named_parameters())
         self._muon = Muon([Matrix(p, scales.get(name)) for name, p in named if p.dim() == 2])
         rest = [p for _, p in named if p.dim() != 2]
@@ -116,7 +131,9 @@ class Trainer:
         headed = torch.rand(batch.labels.shape, generator=self._random, device=anchors.device) >= options.head_dropout
         target = self._target
         with self._autocast():
-            loss = self._objective(self.model, target.embedding, target.head, batch, headed.to(target.embedding.dtype))
+            labels = self._row[batch.labels]
+            shown = headed.to(target.embedding.dtype)
+            loss = self._objective(self.model, target.embedding, self._head, batch, labels, shown)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

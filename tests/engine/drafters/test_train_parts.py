@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from space.prompts import Prompt
 from tests.engine.drafters import tiny
 
 CPU = torch.device("cpu")
-OPTIONS = TrainOptions(layers=1, taps=(0, 2), block=4, markov_rank=4)
+OPTIONS = TrainOptions(layers=1, taps=(0, 2), block=4, markov_rank=4, draft_vocabulary=200)
+DRAFTED = torch.randperm(256, generator=torch.Generator().manual_seed(3))[:200]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,12 @@ def test_corpus_survives_a_round_trip_and_splits(tmp_path: Path) -> None:
         Corpus.from_texts([[1]], [[2]], CPU)
 
 
+def test_the_most_used_answer_tokens_come_first() -> None:
+    corpus = Corpus.from_texts([[9] * 7, [8]], [[5, 6, 5], [6, 5, 2, 3]], CPU)
+    assert corpus.frequent(4, 12).tolist() == [5, 6, 2, 3]
+    assert len(corpus.frequent(12, 12)) == 12
+
+
 def test_step_count_and_ngram() -> None:
     assert count_steps([0] * 5, 5) == 4
     assert count_steps([3, 0, 0, 0, 0], 5) == 1
@@ -121,7 +129,7 @@ def test_step_count_and_ngram() -> None:
 def drafted(drafter_seed: int, pair: tuple[Target, Chat]) -> tuple[object, list[list[int]], list[list[int]]]:
     target, _ = pair
     scale = torch.full((64,), float(target.embedding.square().mean().sqrt()))
-    model = new_drafter(TrainOptions(layers=1, taps=(0, 2), block=4, markov_rank=4, seed=drafter_seed), target, scale)
+    model = new_drafter(replace(OPTIONS, seed=drafter_seed), target, scale, DRAFTED)
     # An untrained drafter accepts nothing: with the mask's row equal to what a text repeats, it accepts a part.
     prompts, answers = [[5, 6, 7], [5, 9, 8, 7]], []
     generator = torch.Generator().manual_seed(drafter_seed)
@@ -130,7 +138,7 @@ def drafted(drafter_seed: int, pair: tuple[Target, Chat]) -> tuple[object, list[
             p.add_(torch.randn(p.shape, generator=generator) * 0.3)
     for prompt in prompts:
         taps = target.hidden(torch.tensor([prompt]), (0, 2))[0]
-        session = DFlashSession(model, target.embedding, target.head)
+        session = DFlashSession(model, target.embedding, target.head[DRAFTED], DRAFTED)
         session.extend(taps)
         answer = [11]
         while len(answer) < 24:  # text that follows the drafts half of the time
@@ -149,7 +157,7 @@ def test_offline_score_equals_a_loop_of_steps(pair: tuple[Target, Chat], seed: i
     steps = made = 0
     for prompt, answer in zip(prompts, answers, strict=True):
         taps = target.hidden(torch.tensor([prompt + answer]), (0, 2))[0]
-        session, done = DFlashSession(model, target.embedding, target.head), 1
+        session, done = DFlashSession(model, target.embedding, target.head[DRAFTED], DRAFTED), 1
         session.extend(taps[: len(prompt)])
         while done < len(answer):
             drafts, true = session.propose(answer[done - 1], 3, candidates=0), answer[done:]
@@ -169,7 +177,7 @@ def test_offline_score_equals_a_loop_of_steps(pair: tuple[Target, Chat], seed: i
 
 def test_evaluation_needs_enough_prompts(pair: tuple[Target, Chat]) -> None:
     target, chat = pair
-    model = new_drafter(OPTIONS, target, torch.ones(64))
+    model = new_drafter(OPTIONS, target, torch.ones(64), DRAFTED)
     with pytest.raises(InputError, match="evaluation set few has 0 prompts; --evaluate-prompts is 2"):
         evaluate(model, target, chat, {"few": ()}, per_set=2)
 

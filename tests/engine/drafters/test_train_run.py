@@ -21,6 +21,7 @@ from tests.engine.drafters import tiny
 CPU = torch.device("cpu")
 FLAGS = "--prompts 40 --turn-tokens 6 --answer-tokens 16 --slots 32 --held 8 --chunks 2 --layers 1 --taps 0,2 --block 4"
 FLAGS += " --markov-rank 8 --texts 8 --anchors 8 --steps 100 --muon-rate 0.02 --evaluate-prompts 2 --device cpu"
+FLAGS += " --draft-vocabulary 100"
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +71,23 @@ def test_curves_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def make_trainer(target_folder: Path, folder: Path) -> tuple[Trainer, Tapped]:
     target, chat = load_target(target_folder, CPU)
     options = TrainOptions(
-        layers=1, taps=(0, 2), block=4, markov_rank=8, texts=4, anchors=4, steps=10, muon_rate=0.02, held=2
+        layers=1,
+        taps=(0, 2),
+        block=4,
+        markov_rank=8,
+        texts=4,
+        anchors=4,
+        steps=10,
+        muon_rate=0.02,
+        held=2,
+        draft_vocabulary=20,
     )
     texts = [[i, 20 + i, 3, 7, i] for i in range(12)]
     corpus = Corpus.from_texts([chat.prompt("x")] * 12, texts, CPU)
     text, held = (Tapped(part, target, options.taps) for part in corpus.split(2))
     folder.mkdir(exist_ok=True)
-    return Trainer(options, target, held, corpus.width, folder), text
+    drafted = text.corpus.frequent(options.draft_vocabulary, target.config.vocab_size)
+    return Trainer(options, target, held, corpus.width, drafted, folder), text
 
 
 def test_stopped_and_resumed_equals_uninterrupted(target_folder: Path, tmp_path: Path) -> None:
