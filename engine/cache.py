@@ -54,6 +54,12 @@ class KVCache:
         self.keys[layer, :, self.length : end] = keys.transpose(0, 1)
         self.values[layer, :, self.length : end] = values.transpose(0, 1)
 
+    def write_all(self, keys: Tensor, values: Tensor) -> None:
+        """Writes [rows, layers, kv_heads, head_dim] keys and values of all layers behind the committed positions."""
+        end = self.length + keys.shape[0]
+        self.keys[:, :, self.length : end] = keys.permute(1, 2, 0, 3)
+        self.values[:, :, self.length : end] = values.permute(1, 2, 0, 3)
+
     def commit(self, rows: list[int]) -> None:
         """Keeps these rows (ascending indices into the rows last written) and forgets the others.
 

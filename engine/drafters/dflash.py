@@ -182,8 +182,8 @@ class DFlash(nn.Module):
         self.config = config
         self.fc = nn.Linear(len(config.target_layer_ids) * config.hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self._stack = [DraftLayer(config) for _ in range(config.num_hidden_layers)]
-        self.layers = nn.ModuleList(self._stack)
+        self.stack = [DraftLayer(config) for _ in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(self.stack)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mask_embedding = nn.Parameter(torch.zeros(config.hidden_size))
         self.markov_head = TiedMarkovHead(config.hidden_size, config.markov_rank) if config.markov_rank else None
@@ -202,7 +202,7 @@ class DFlash(nn.Module):
     def inject(self, taps: Tensor, positions: Tensor) -> list[KeysValues]:
         """Context keys and values of every layer for taps [..., rows, taps * hidden] at positions [..., rows]."""
         table, context = self._table(positions), self.hidden_norm(self.fc(taps))
-        return [layer.self_attn.keys_values(context, table) for layer in self._stack]
+        return [layer.self_attn.keys_values(context, table) for layer in self.stack]
 
     def block(self, anchors: Tensor) -> Tensor:
         """Input rows [..., block_size, hidden] for anchor embeddings [..., hidden]: the anchor, then the masks."""
@@ -212,7 +212,7 @@ class DFlash(nn.Module):
     def forward(self, rows: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor | None = None) -> Tensor:
         """Final hidden states of block rows [..., rows, hidden] at positions [..., rows] over the injected context."""
         table = self._table(positions)
-        for layer, pair in zip(self._stack, context, strict=True):
+        for layer, pair in zip(self.stack, context, strict=True):
             rows = layer(rows, table, pair, mask)
         out: Tensor = self.norm(rows)
         return out

@@ -1,4 +1,4 @@
-"""The Llama forward pass (RMSNorm, rotary positions, grouped-query attention, SwiGLU) over a KV cache.
+"""The forward pass of the Llama family (RMSNorm, rotary positions, grouped-query attention, SwiGLU) over a KV cache.
 
 One call takes any number of rows: a prompt chunk, one AR row, or the nodes of a draft tree with their ancestor mask.
 Rows are independent of each other in every operator, so a row's result does not depend on how many come with it
@@ -18,7 +18,11 @@ from engine.models.linear import Linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaLayer:
-    """One decoder layer. Query and key rows are interleaved: dimensions (2i, 2i+1) rotate together."""
+    """One decoder layer. Query and key rows are interleaved: dimensions (2i, 2i+1) rotate together.
+
+    `head_norm`: [heads + kv_heads, head_dim] float32, weights of an RMSNorm of each query and key head before rotation
+    (Qwen3), in the order of the interleaved rows; None for Llama.
+    """
 
     attention_norm: Tensor
     qkv: Linear
@@ -26,6 +30,19 @@ class LlamaLayer:
     ffn_norm: Tensor
     gate_up: Linear
     down: Linear
+    head_norm: Tensor | None = None
+
+
+def rotate(rows: Tensor, rotation: Tensor, norm: Tensor | None, eps: float) -> Tensor:
+    """Turns query or key rows [rows, heads, head_dim] bf16 by rotation [rows, heads, head_dim / 2] complex64.
+
+    `norm` [heads, head_dim] float32, if any, weighs an RMSNorm of each row first.
+    """
+    wide = rows.float()
+    if norm is not None:
+        wide = functional.rms_norm(wide, (wide.shape[-1],), None, eps) * norm
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
 
 
 class Llama:
@@ -85,20 +102,34 @@ class Llama:
             [rows, hidden] bf16 final hidden states, normalised; and the tapped outputs side by side,
             [rows, len(taps) * hidden] bf16, or None without taps.
         """
-        cache.reserve(tokens.shape[0])
-        mask = self._mask(tokens.shape[0], cache, visible)
-        rotation = self._rotation[positions] * self._query_scale
-        x = self.embedding[tokens]
+        return self.body(self.embedding[tokens], positions, cache, visible, taps)
+
+    def body(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        visible: Tensor | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor | None]:
+        """`forward_tapped` for input rows x [rows, hidden] bf16 instead of tokens."""
+        cache.reserve(x.shape[0])
+        mask = self._mask(x.shape[0], cache, visible)
+        rotation = self.rotation(positions)
         tapped = []
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
-            x = x + layer.out(self._attend(index, layer.qkv(normed), rotation, mask, cache))
+            x = x + layer.out(self._attend(index, layer, normed, rotation, mask, cache))
             gate, up = layer.gate_up(self._normalise(x, layer.ffn_norm)).chunk(2, -1)
             # silu of strided rows takes another code path than of one row: contiguous keeps both bit-equal.
             x = x + layer.down(functional.silu(gate.contiguous()).mul_(up))
             if index in taps:
                 tapped.append(x)
         return self._normalise(x, self.norm), torch.cat(tapped, -1) if tapped else None
+
+    def rotation(self, positions: Tensor) -> Tensor:
+        """[rows, heads + kv_heads, head_dim / 2] complex64: turns query (scaled) and key rows at positions [rows]."""
+        return self._rotation[positions] * self._query_scale
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] bf16 to [rows, vocab] fp32 logits (bf16 products, widened)."""
@@ -119,12 +150,13 @@ class Llama:
         mask = torch.zeros(rows, room, dtype=torch.bfloat16).masked_fill_(~allowed, float("-inf"))
         return mask.repeat(self.config.heads // self.config.kv_heads, 1)
 
-    def _attend(self, index: int, qkv: Tensor, rotation: Tensor, mask: Tensor, cache: KVCache) -> Tensor:
-        config = self.config
+    def _attend(
+        self, index: int, layer: LlamaLayer, x: Tensor, rotation: Tensor, mask: Tensor, cache: KVCache
+    ) -> Tensor:
+        config, qkv = self.config, layer.qkv(x)
         rows, heads, kv_heads, dim = qkv.shape[0], config.heads, config.kv_heads, config.head_dim
         rotated = (heads + kv_heads) * dim
-        pairs = torch.view_as_complex(qkv[:, :rotated].view(rows, heads + kv_heads, dim // 2, 2).float())
-        qk = torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
+        qk = rotate(qkv[:, :rotated].view(rows, heads + kv_heads, dim), rotation, layer.head_norm, config.norm_eps)
         cache.write(index, qk[:, heads:], qkv[:, rotated:].view(rows, kv_heads, dim))
         query = qk[:, :heads].view(rows, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
         scores = torch.bmm(query, cache.keys[index].transpose(1, 2)).add_(mask)

@@ -1,0 +1,149 @@
+"""A DFlash drafter at the speed of the memory bus: the engine's fused layers, a context cache written in place, and a
+Markov head that was multiplied into two tables once.
+
+Same drafts as `engine.drafters.dflash.DFlash`, its reference, up to bf16 rounding. The tied head
+`E (h + B silu(A [h ; E[previous]]))` costs two matrix products a token as it stands; with `E B` (a row for each token
+that may be drafted) and `A_e E` (a row for each token that may stand before) it costs two rows read and one dot product.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.base import Lattice
+from engine.cache import KVCache
+from engine.drafters.dflash import DFlash, DraftLayer
+from engine.models.config import LlamaConfig
+from engine.models.linear import Linear
+from engine.models.llama import Llama, LlamaLayer, rotate
+from engine.weights.checkpoint import interleave
+from space.errors import EngineError
+
+
+def _layer(layer: DraftLayer, heads: int, kv_heads: int, dim: int) -> LlamaLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    q, k = (interleave(part.weight, dim) for part in (attention.q_proj, attention.k_proj))
+    norms = [(attention.q_norm.weight, heads), (attention.k_norm.weight, kv_heads)]
+    halves = torch.cat([weight.float().expand(count, dim) for weight, count in norms])
+    return LlamaLayer(
+        attention_norm=layer.input_layernorm.weight,
+        qkv=Linear(torch.cat((q, k, attention.v_proj.weight))),
+        out=Linear(attention.o_proj.weight),
+        ffn_norm=layer.post_attention_layernorm.weight,
+        gate_up=Linear(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
+        down=Linear(mlp.down_proj.weight),
+        head_norm=halves.unflatten(1, (2, -1)).transpose(1, 2).flatten(1),
+    )
+
+
+class PackedDFlash:
+    """The weights of one drafter for one target, laid out for drafting; shared by all requests."""
+
+    @torch.inference_mode()
+    def __init__(self, model: DFlash, target: Llama) -> None:
+        """Takes a loaded drafter that fits `target`."""
+        config = model.config
+        self.config = config
+        self._target = target
+        self._ids = model.draft_ids()
+        shape = LlamaConfig(
+            hidden=config.hidden_size,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            ffn=config.intermediate_size,
+            vocab=target.config.vocab,
+            rope_theta=config.rope_theta,
+            norm_eps=config.rms_norm_eps,
+            tied=True,
+            max_position=target.config.max_position + config.block_size,
+            stop_ids=(),
+        )
+        sizes = (shape.heads, shape.kv_heads, shape.head_dim)
+        layers = [_layer(layer, *sizes) for layer in model.stack]
+        rows = target.head.weight if self._ids is None else target.head.weight[self._ids]
+        self._heads: dict[int, Linear] = {0: Linear(rows)}
+        self.body = Llama(shape, target.embedding, layers, model.norm.weight, self._heads[0])
+        self._fc = Linear(model.fc.weight)
+        self._context_norm = model.hidden_norm.weight
+        rotated = shape.heads * shape.head_dim
+        self._context = Linear(torch.cat([layer.qkv.weight[rotated:] for layer in layers]))
+        self._key_norm = torch.cat([layer.head_norm[shape.heads :] for layer in layers if layer.head_norm is not None])
+        self.mask = model.mask_embedding.to(torch.bfloat16)
+        self._markov = None
+        if model.markov_head is not None:
+            own, before = model.markov_head.in_proj.weight.chunk(2, 1)
+            self._markov = Linear(own)
+            self._before = functional.linear(target.embedding, before)
+            self._after = functional.linear(rows, model.markov_head.out_proj.weight.T.contiguous())
+
+    def use(self, linear_path: str, vocabulary: int) -> None:
+        """Chooses the weight layout, and how many tokens of the draft vocabulary may be drafted (0: all)."""
+        if vocabulary not in self._heads:
+            self._heads[vocabulary] = Linear(self._heads[0].weight[:vocabulary].contiguous())
+        self.body.head = self._heads[vocabulary]
+        self.body.use(linear_path)
+        for linear in (self._fc, self._context, self._markov):
+            if linear is not None:
+                linear.use(linear_path)
+
+    def cache(self, positions: int) -> KVCache:
+        """An empty context for a request of at most so many positions."""
+        return KVCache(self.body.config, positions + self.config.block_size)
+
+    def inject(self, taps: Tensor, cache: KVCache) -> None:
+        """Appends the context of newly committed positions, from taps [rows, taps * hidden] bf16."""
+        rows, config = taps.shape[0], self.body.config
+        cache.reserve(rows)
+        hidden = functional.rms_norm(self._fc(taps), (config.hidden,), self._context_norm, config.norm_eps)
+        both = self._context(hidden).view(rows, config.layers, 2, config.kv_heads, config.head_dim)
+        positions = torch.arange(cache.length, cache.length + rows)
+        rotation = self.body.rotation(positions)[:, config.heads :].repeat(1, config.layers, 1)
+        keys = rotate(both[:, :, 0].flatten(1, 2), rotation, self._key_norm, config.norm_eps)
+        cache.write_all(keys.view(rows, config.layers, config.kv_heads, config.head_dim), both[:, :, 1])
+        cache.commit(list(range(rows)))
+
+    def hidden(self, anchor: int, limit: int, cache: KVCache) -> Tensor:
+        """Final hidden states [limit, hidden] of the mask rows behind `anchor`, the token after the context."""
+        block = self.config.block_size
+        rows = torch.cat((self._target.embedding[anchor][None], self.mask.expand(block - 1, -1)))
+        positions = torch.arange(cache.length, cache.length + block)
+        everything = torch.ones(block, block, dtype=torch.bool)
+        return self.body.body(rows, positions, cache, everything)[0][1 : limit + 1]
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """Target token ids of rows of the draft vocabulary."""
+        return rows if self._ids is None else self._ids[rows]
+
+    def chain(self, hidden: Tensor, anchor: int, candidates: int) -> list[int]:
+        """Greedy drafts for mask rows [K, hidden], left to right; `candidates` a position are rescored by the head."""
+        scores = self.body.logits(hidden)
+        if self._markov is None or not candidates:
+            return self.tokens(scores.argmax(-1)).tolist()  # type: ignore[no-any-return]
+        best = scores.topk(min(candidates, scores.shape[1]))
+        own, after = self._markov(hidden), self._after[best.indices]
+        ids = self.tokens(best.indices)
+        drafted, previous = [], anchor
+        for k in range(len(hidden)):
+            shift = functional.silu(own[k] + self._before[previous])
+            previous = int(ids[k, (best.values[k] + torch.mv(after[k], shift)).argmax()])
+            drafted.append(previous)
+        return drafted
+
+    def lattice(self, hidden: Tensor, anchor: int, width: int) -> Lattice:
+        """The `width` best tokens a position with their log-probabilities, given the token before where a head says.
+
+        With a head, they are normalised over the candidates, weighted by the unary mass that these have.
+        """
+        scores = self.body.logits(hidden)
+        best = scores.topk(min(width, scores.shape[1]))
+        ids = self.tokens(best.indices)
+        if self._markov is None:
+            return Lattice(ids=ids, edges=(best.values - scores.logsumexp(-1, keepdim=True))[:, None])
+        first = torch.tensor(anchor).expand(1, ids.shape[1])
+        before = self._before[torch.cat((first, ids[:-1]))]
+        shift = functional.silu(self._markov(hidden)[:, None] + before)
+        edges = torch.bmm(shift, self._after[best.indices].transpose(1, 2)).float() + best.values[:, None]
+        kept = best.values.logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
+        return Lattice(ids=ids, edges=edges.log_softmax(-1) + kept[:, None])
