@@ -1,16 +1,14 @@
-"""A DFlash drafter at the speed of the memory bus: the engine's fused layers, a context cache written in place, and a
-Markov head that was multiplied into two tables once.
+"""A DFlash drafter at the speed of the memory bus: fused layers, context written in place, its head as two tables.
 
 Same drafts as `engine.drafters.dflash.DFlash`, its reference, up to bf16 rounding. The tied head
-`E (h + B silu(A [h ; E[previous]]))` costs two matrix products a token as it stands; with `E B` (a row for each token
-that may be drafted) and `A_e E` (a row for each token that may stand before) it costs two rows read and one dot product.
+`E (h + B silu(A [h ; E[previous]]))` costs two matrix products a token as it stands. With `E B` (a row for each token
+that may be drafted) and `A_e E` (a row for each token that may stand before) it costs two rows and a dot product.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.base import Lattice
 from engine.cache import KVCache
 from engine.drafters.dflash import DFlash, DraftLayer
 from engine.models.config import LlamaConfig
@@ -32,7 +30,7 @@ def _layer(layer: DraftLayer, heads: int, kv_heads: int, dim: int) -> LlamaLayer
         ffn_norm=layer.post_attention_layernorm.weight,
         gate_up=Linear(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
         down=Linear(mlp.down_proj.weight),
-        head_norm=halves.unflatten(1, (2, -1)).transpose(1, 2).flatten(1),
+        head_norm=halves.view(-1, 2, dim // 2).transpose(1, 2).flatten(1),
     )
 
 
@@ -88,9 +86,9 @@ class PackedDFlash:
             if linear is not None:
                 linear.use(linear_path)
 
-    def cache(self, positions: int) -> KVCache:
-        """An empty context for a request of at most so many positions."""
-        return KVCache(self.body.config, positions + self.config.block_size)
+    def cache(self) -> KVCache:
+        """An empty context for one request."""
+        return KVCache(self.body.config, self.body.config.max_position)
 
     def inject(self, taps: Tensor, cache: KVCache) -> None:
         """Appends the context of newly committed positions, from taps [rows, taps * hidden] bf16."""
@@ -120,7 +118,7 @@ class PackedDFlash:
         """Greedy drafts for mask rows [K, hidden], left to right; `candidates` a position are rescored by the head."""
         scores = self.body.logits(hidden)
         if self._markov is None or not candidates:
-            return self.tokens(scores.argmax(-1)).tolist()  # type: ignore[no-any-return]
+            return self.tokens(scores.argmax(-1)).tolist()
         best = scores.topk(min(candidates, scores.shape[1]))
         own, after = self._markov(hidden), self._after[best.indices]
         ids = self.tokens(best.indices)
@@ -131,19 +129,23 @@ class PackedDFlash:
             drafted.append(previous)
         return drafted
 
-    def lattice(self, hidden: Tensor, anchor: int, width: int) -> Lattice:
-        """The `width` best tokens a position with their log-probabilities, given the token before where a head says.
 
-        With a head, they are normalised over the candidates, weighted by the unary mass that these have.
-        """
-        scores = self.body.logits(hidden)
-        best = scores.topk(min(width, scores.shape[1]))
-        ids = self.tokens(best.indices)
-        if self._markov is None:
-            return Lattice(ids=ids, edges=(best.values - scores.logsumexp(-1, keepdim=True))[:, None])
-        first = torch.tensor(anchor).expand(1, ids.shape[1])
-        before = self._before[torch.cat((first, ids[:-1]))]
-        shift = functional.silu(self._markov(hidden)[:, None] + before)
-        edges = torch.bmm(shift, self._after[best.indices].transpose(1, 2)).float() + best.values[:, None]
-        kept = best.values.logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
-        return Lattice(ids=ids, edges=edges.log_softmax(-1) + kept[:, None])
+class PackedSession:
+    """One request's drafting with a PackedDFlash; the context's room grows with the request."""
+
+    def __init__(self, model: PackedDFlash) -> None:
+        """Starts without context."""
+        self._model = model
+        self._cache = model.cache()
+
+    @torch.inference_mode()
+    def extend(self, taps: Tensor) -> None:
+        """Injects taps [rows, taps * hidden] of newly committed positions; the context never holds a rejected one."""
+        self._model.inject(taps, self._cache)
+
+    @torch.inference_mode()
+    def propose(self, anchor: int, limit: int, candidates: int) -> list[int]:
+        """Drafts at most `limit` tokens after `anchor`, the committed token behind the context."""
+        if not self._cache.length:
+            raise EngineError("the drafter has no context: extend it with the prompt's taps before it proposes")
+        return self._model.chain(self._model.hidden(anchor, limit, self._cache), anchor, candidates)

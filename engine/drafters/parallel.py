@@ -1,15 +1,15 @@
 """The DFlash drafter behind the engine's contract."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from engine.base import Settings
-from engine.drafters.dflash import DFlash, DFlashSession
+from engine.drafters.dflash import DFlash
 from engine.drafters.dflash_files import fitting_drafter
+from engine.drafters.dflash_packed import PackedDFlash, PackedSession
 from engine.models.llama import Llama
 from space.errors import EngineError
 
@@ -17,16 +17,9 @@ from space.errors import EngineError
 class DFlashDrafter:
     """Drafts a block in one pass from the target's tapped hidden states."""
 
-    def __init__(self, model: DFlash, embedding: Tensor, head: Tensor, candidates: int) -> None:
-        """Takes the drafter, and the target's input and output tables [vocabulary, hidden].
-
-        Args:
-            model: the loaded drafter.
-            embedding: the target's input table.
-            head: rows of the target's output table that may be drafted: all, or the first so many.
-            candidates: how many tokens a position the Markov head rescores.
-        """
-        self._session = DFlashSession(model, embedding, head)
+    def __init__(self, model: PackedDFlash, candidates: int) -> None:
+        """Takes the drafter, and how many tokens a position its Markov head rescores."""
+        self._session = PackedSession(model)
         self._taps = model.config.target_layer_ids
         self._longest = model.config.draft_length
         self._candidates = candidates
@@ -49,12 +42,12 @@ class DFlashDrafter:
         return self._session.propose(self._anchor, min(limit, self._longest), self._candidates)
 
 
-@dataclass(frozen=True, slots=True)
 class DFlashCheckpoint:
-    """A loaded DFlash checkpoint and the target that it drafts for."""
+    """A loaded DFlash checkpoint, laid out for the target that it drafts for."""
 
-    model: DFlash
-    target: Llama
+    def __init__(self, model: DFlash, target: Llama) -> None:
+        """Takes a drafter that fits `target`."""
+        self._packed = PackedDFlash(model, target)
 
     @property
     def kind(self) -> str:
@@ -63,8 +56,8 @@ class DFlashCheckpoint:
 
     def start(self, settings: Settings) -> DFlashDrafter:
         """A fresh drafter for one request."""
-        head = self.target.head.weight[: settings.draft_vocabulary or None]
-        return DFlashDrafter(self.model, self.target.embedding, head, settings.markov_candidates)
+        self._packed.use(settings.linear_path, settings.draft_vocabulary)
+        return DFlashDrafter(self._packed, settings.markov_candidates)
 
 
 def load_dflash(folder: Path, _: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:

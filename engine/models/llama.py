@@ -41,7 +41,7 @@ def rotate(rows: Tensor, rotation: Tensor, norm: Tensor | None, eps: float) -> T
     wide = rows.float()
     if norm is not None:
         wide = functional.rms_norm(wide, (wide.shape[-1],), None, eps) * norm
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2))
     return torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
 
 

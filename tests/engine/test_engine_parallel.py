@@ -6,8 +6,8 @@ from engine_helpers import NOISE, some_prompt
 
 from engine.base import Request, Settings
 from engine.drafters import make_drafter
-from engine.drafters.dflash import DFlashSession
 from engine.drafters.dflash_files import save_drafter
+from engine.drafters.dflash_packed import PackedSession
 from engine.drafters.parallel import DFlashCheckpoint
 from engine.loop import Decoder
 from engine.stock import Stock
@@ -37,8 +37,8 @@ def test_tokens_are_those_of_stock(speculating, suffix_first, vocabulary):
 def test_the_drafter_sees_the_taps_of_every_committed_position_but_the_newest(speculating, monkeypatch):
     """However many tokens a step commits, the context that was injected is what one pass over the text would give."""
     seen = []
-    monkeypatch.setattr(DFlashSession, "extend", lambda self, taps: seen.append(taps))
-    monkeypatch.setattr(DFlashSession, "propose", lambda self, anchor, limit, candidates: [anchor] * min(limit, 3))
+    monkeypatch.setattr(PackedSession, "extend", lambda self, taps: seen.append(taps))
+    monkeypatch.setattr(PackedSession, "propose", lambda self, anchor, limit, candidates: [anchor] * min(limit, 3))
     found = speculating.generate(Request(prompt=PROMPT, max_tokens=30), Settings(drafter="dflash", draft_length=3))
     text = (*PROMPT, *found.tokens)[:-1]
     speculating.cache.reset()
