@@ -75,10 +75,13 @@ class Lattice:
     edges: [K, k, k] float32; edges[j, a, c] is the log-probability of candidate c at position j when candidate a of
         position j - 1 stands before it. Position 0 stands after the committed text: its row 0 counts. A drafter
         without pair scores has [K, 1, k]: what stands before makes no difference to it.
+    confidence: [K] float32, or None without a trained head for it: the probability that the target accepts the greedy
+        walk's candidate of position j once it accepted all before.
     """
 
     ids: "Tensor"
     edges: "Tensor"
+    confidence: "Tensor | None" = None
 
 
 class Drafter(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engine.base import Settings
+from engine.base import Lattice, Settings
 from engine.drafters.dflash import DFlash, DFlashSession
 from engine.drafters.dflash_files import fitting_drafter
 from engine.models.llama import Llama
@@ -47,6 +47,13 @@ class DFlashDrafter:
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` tokens, and at most the block that the drafter was trained for."""
         return self._session.propose(self._anchor, min(limit, self._longest), self._candidates)
+
+    def lattice(self, limit: int, width: int) -> Lattice:
+        """Scores at most `limit` positions, and at most the block, with at most `width` candidates each.
+
+        The greedy walk over the lattice of `candidates` width is what `propose` drafts.
+        """
+        return self._session.lattice(self._anchor, min(limit, self._longest), width, self._candidates)
 
 
 @dataclass(frozen=True, slots=True)
