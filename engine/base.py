@@ -22,7 +22,9 @@ class Settings:
     suffix_min_match: int = 1
     suffix_factor: float = 1.0
     min_probability: float = 0.1
+    markov_head: bool = True
     markov_candidates: int = 64
+    confidence: float = 0.0
     draft_vocabulary: int = 0
     suffix_first: int = 0
     threads: int = 1

@@ -143,17 +143,18 @@ class DFlashSession:
             for (keys, values), window in zip(fresh, windows, strict=True)
         ]
 
-    def _denoise(self, anchor: Tensor) -> Tensor:
-        """Hidden states of the drafting rows.
+    def _denoise(self, anchor: Tensor, ahead: int = 0) -> Tensor:
+        """Hidden states of the drafting rows; the anchor stands `ahead` positions behind the newest committed token.
 
         The block is as long as in training, whatever is drafted from it: a bidirectional block of another length would
         draft other tokens, and what is drafted would depend on how much is asked for.
         """
         if self._context is None:
             raise EngineError("the drafter has no context: extend it with the prompt's taps before it proposes")
-        model = self.model
-        positions = torch.arange(self.length, self.length + model.config.block_size, device=anchor.device)
-        hidden: Tensor = model(model.block(self.tables.embedding[anchor])[0], positions, self._context)
+        model, start = self.model, self.length + ahead
+        positions = torch.arange(start, start + model.config.block_size, device=anchor.device)
+        rows = model.block(self.tables.embedding[anchor])[0]
+        hidden: Tensor = model(rows, positions, self._context, model.masks(positions, self.length, self._context))
         return model.drafting_rows(hidden)
 
     @torch.no_grad()
@@ -164,7 +165,7 @@ class DFlashSession:
         return [int(t) for t in drafted]
 
     @torch.no_grad()
-    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None = 64) -> Lattice:
-        """Scores at most `limit` positions after `anchor` with at most `width` candidates each."""
+    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None = 64, ahead: int = 0) -> Lattice:
+        """Scores at most `limit` positions after `anchor`, which stands `ahead` positions behind the committed text."""
         token = torch.tensor([anchor], device=self.tables.embedding.device)
-        return self.model.lattice(self._denoise(token)[:limit], token, self.tables, candidates, width)
+        return self.model.lattice(self._denoise(token, ahead)[:limit], token, self.tables, candidates, width)

@@ -5,6 +5,7 @@ and the mask rows are then denoised together. Source: DFlash (z-lab), whose layo
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -206,14 +207,14 @@ class DraftLayer(nn.Module):
         return out
 
 
-def visible(rows: int, context: int, window: int, causal: bool, device: torch.device) -> Tensor | None:
-    """What a block that follows its context may see: [rows, context + rows] bool, or None for everything.
+def visible(block: Tensor, context: Tensor, window: int, causal: bool) -> Tensor | None:
+    """What block rows may see of context and block: [rows, context + rows] bool, or None for everything.
 
-    `window` counts the row itself, as Hugging Face does; 0 is no window.
+    `block` and `context` are positions, ascending; `window` counts the row itself, as Hugging Face does; 0 is none.
     """
-    if not causal and not 0 < window < context + rows:
+    if not causal and not window:
         return None
-    ahead = torch.arange(-context, rows, device=device) - torch.arange(rows, device=device)[:, None]
+    ahead = torch.cat((context, block)) - block[:, None]
     seen = ahead <= 0 if causal else torch.ones_like(ahead, dtype=torch.bool)
     return seen & (ahead.abs() < window) if window else seen
 
@@ -221,7 +222,7 @@ def visible(rows: int, context: int, window: int, causal: bool, device: torch.de
 class DraftBody(nn.Module, ABC):
     """A drafter's weights and its two passes: `inject` for committed positions, `forward` for a block."""
 
-    def __init__(self, config: DFlashConfig, layer: type[DraftLayer] = DraftLayer) -> None:
+    def __init__(self, config: DFlashConfig, layer: Callable[[DFlashConfig], DraftLayer] = DraftLayer) -> None:
         super().__init__()
         self.config = config
         self.fc = nn.Linear(len(config.target_layer_ids) * config.tap_size, config.hidden_size, bias=False)
@@ -252,21 +253,32 @@ class DraftBody(nn.Module, ABC):
         rows, scale = torch.cat((anchors[..., None, :], masks), -2), self.config.input_embedding_scale
         return rows if scale == 1 else rows * scale
 
-    def forward(self, rows: Tensor, positions: Tensor, context: list[KeysValues], mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        rows: Tensor,
+        positions: Tensor,
+        context: list[KeysValues],
+        mask: Tensor | list[Tensor | None] | None = None,
+    ) -> Tensor:
         """Final hidden states of block rows [..., rows, hidden] at positions [..., rows] over the injected context.
 
-        Without a mask each layer sees what the config lets it see, the block standing right behind its context.
+        A mask [..., rows, context + rows] is for all layers, a list has one for each; without one rows see everything.
         """
-        table, config = self._table(positions), self.config
-        for index, (layer, pair) in enumerate(zip(self._stack, context, strict=True)):
-            seen = mask
-            if mask is None:
-                window = config.windows[index] if config.windows else 0
-                causal = bool(config.causal) and config.causal[index]
-                seen = visible(rows.shape[-2], pair[0].shape[-2], window, causal, rows.device)
+        table, masks = self._table(positions), mask if isinstance(mask, list) else [mask] * len(self._stack)
+        for layer, pair, seen in zip(self._stack, context, masks, strict=True):
             rows = layer(rows, table, pair, seen)
         out: Tensor = self.norm(rows)
         return out
+
+    def masks(self, positions: Tensor, length: int, context: list[KeysValues]) -> list[Tensor | None]:
+        """What each layer lets a block at `positions` [rows] see of a context that ends before position `length`."""
+        masks = list[Tensor | None]()
+        for layer, (keys, _) in enumerate(context):
+            window = self.config.windows[layer] if self.config.windows else 0
+            causal = bool(self.config.causal) and self.config.causal[layer]
+            before = torch.arange(length - keys.shape[-2], length, device=positions.device)
+            masks.append(visible(positions, before, window, causal))
+        return masks
 
     def drafting_rows(self, hidden: Tensor) -> Tensor:
         """The rows of a block [..., block_size, hidden] that draft: all but the anchor's, or all."""

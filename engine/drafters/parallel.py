@@ -1,35 +1,49 @@
-"""The DFlash drafter behind the engine's contract."""
+"""The parallel drafters (DFlash, DFlash2, DSpark) behind the engine's contract."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from engine.base import Lattice, Settings
 from engine.drafters.dflash import DFlash, DFlashSession
-from engine.drafters.dflash_files import fitting_drafter
+from engine.drafters.dflash2 import DFlash2
+from engine.drafters.dflash2_files import read_dflash2_config
+from engine.drafters.dflash_body import DraftBody, DraftTables
+from engine.drafters.dflash_files import check_target, read_dflash_config
+from engine.drafters.dflash_keys import Keys
+from engine.drafters.dflash_tensors import OwnTables, fill, join
+from engine.drafters.dspark import DSpark
+from engine.drafters.dspark_files import read_dspark_config
+from engine.drafters.lattice import cut, greedy_walk
 from engine.models.llama import Llama
 from space.errors import EngineError
+
+Build: TypeAlias = Callable[[Keys, int], DraftBody]
 
 
 class DFlashDrafter:
     """Drafts a block in one pass from the target's tapped hidden states."""
 
-    def __init__(self, model: DFlash, embedding: Tensor, head: Tensor, candidates: int) -> None:
-        """Takes the drafter, and the target's input and output tables [vocabulary, hidden].
+    def __init__(
+        self, model: DraftBody, tables: DraftTables, candidates: int | None = 64, confidence: float = 0.0
+    ) -> None:
+        """Takes the drafter and what it reads and writes tokens with.
 
         Args:
             model: the loaded drafter.
-            embedding: the target's input table.
-            head: rows of the target's output table that may be drafted: all, or the first so many.
-            candidates: how many tokens a position the Markov head rescores.
+            tables: input and output rows.
+            candidates: how many tokens a position the pair head (Markov head, selector) rescores; None leaves it out.
+            confidence: a draft ends before the first position whose confidence is below this, see `lattice.cut`.
         """
-        self._session = DFlashSession(model, embedding, head)
+        self._session = DFlashSession(model, tables.embedding, tables.head, tables.ids)
         self._taps = model.config.target_layer_ids
         self._longest = model.config.draft_length
         self._candidates = candidates
+        self._confidence = confidence
         self._anchor = 0
 
     @property
@@ -40,40 +54,80 @@ class DFlashDrafter:
     def extend(self, tokens: Sequence[int], taps: Tensor | None = None) -> None:
         """Injects the taps of committed positions; the newest token becomes the anchor."""
         if taps is None:
-            raise EngineError("a DFlash drafter needs the target's taps with every committed token")
+            raise EngineError("a parallel drafter needs the target's taps with every committed token")
         self._session.extend(taps)
         self._anchor = tokens[-1]
 
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` tokens, and at most the block that the drafter was trained for."""
+        if self._confidence > 0:
+            chain = self.lattice(limit, 1)
+            return [int(token) for token in greedy_walk(chain)[0]] if len(chain.ids) else []
         return self._session.propose(self._anchor, min(limit, self._longest), self._candidates)
 
     def lattice(self, limit: int, width: int) -> Lattice:
         """Scores at most `limit` positions, and at most the block, with at most `width` candidates each.
 
-        The greedy walk over the lattice of `candidates` width is what `propose` drafts.
+        The greedy walk over it is what `propose` drafts, whatever the width.
         """
-        return self._session.lattice(self._anchor, min(limit, self._longest), width, self._candidates)
+        found = self._session.lattice(self._anchor, min(limit, self._longest), width, self._candidates)
+        return cut(found, self._confidence)
 
 
 @dataclass(frozen=True, slots=True)
 class DFlashCheckpoint:
-    """A loaded DFlash checkpoint and the target that it drafts for."""
+    """A loaded checkpoint of a parallel drafter and the target that it drafts for.
 
-    model: DFlash
+    `kind` is the format's name. `own` are the tables that the file holds itself.
+    """
+
+    model: DraftBody
     target: Llama
+    kind: str = "dflash"
+    own: OwnTables = OwnTables(None, None)
+    tables: DraftTables = field(init=False)
 
-    @property
-    def kind(self) -> str:
-        """`dflash`."""
-        return "dflash"
+    def __post_init__(self) -> None:
+        """Chooses the tables and gathers the rows that may be drafted, once."""
+        object.__setattr__(self, "tables", join(self.model, self.own, self.target))
 
     def start(self, settings: Settings) -> DFlashDrafter:
         """A fresh drafter for one request."""
-        head = self.target.head.weight[: settings.draft_vocabulary or None]
-        return DFlashDrafter(self.model, self.target.embedding, head, settings.markov_candidates)
+        candidates = settings.markov_candidates if settings.markov_head else None
+        return DFlashDrafter(self.model, self.tables.first(settings.draft_vocabulary), candidates, settings.confidence)
 
 
-def load_dflash(folder: Path, _: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
+_BUILD: dict[str, Build] = {
+    "dflash": lambda keys, layers: DFlash(read_dflash_config(keys, layers)),
+    "dflash2": lambda keys, layers: DFlash2(read_dflash2_config(keys, layers)),
+    "dspark": lambda keys, layers: DSpark(read_dspark_config(keys, layers)),
+}
+
+
+def load_parallel(kind: str, folder: Path, values: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
+    """Loads a checkpoint of one of the three formats for `target`; EngineError in one line for what does not fit."""
+    keys = Keys(values, str(folder / "config.json"))
+    # An early spelling: the layout is DSpark's, whatever the architecture says.
+    kind = "dspark" if kind == "dflash" and keys.raw("projector_type", nested=True) == "dspark" else kind
+    with torch.device("meta"):
+        model = _BUILD[kind](keys, target.config.layers).to(torch.bfloat16)
+    keys.finish()
+    found = target.config
+    check_target(model.config, hidden_size=found.hidden, vocab_size=found.vocab, num_layers=found.layers)
+    own = fill(model, folder, target.embedding)
+    return DFlashCheckpoint(model.eval(), target, kind, own)
+
+
+def load_dflash(folder: Path, values: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
     """Loads a DFlash checkpoint for `target`."""
-    return DFlashCheckpoint(fitting_drafter(folder, target.config), target)
+    return load_parallel("dflash", folder, values, target)
+
+
+def load_dflash2(folder: Path, values: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
+    """Loads a DFlash2 checkpoint for `target`."""
+    return load_parallel("dflash2", folder, values, target)
+
+
+def load_dspark(folder: Path, values: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
+    """Loads a DSpark checkpoint for `target`."""
+    return load_parallel("dspark", folder, values, target)

@@ -41,8 +41,8 @@ def drafter(config: DFlashConfig, seed: int, candidates: int, dtype: torch.dtype
     model = DFlash(config)
     for p in model.parameters():
         p.data = torch.randn(p.shape) * (2 * p.shape[-1] ** -0.5 if p.dim() > 1 else 0.7)
-    table = torch.randn(50, 24).to(dtype)
-    made = DFlashDrafter(model.to(dtype), table, torch.randn(50, 24).to(dtype), candidates)
+    tables = DraftTables(embedding=torch.randn(50, 24).to(dtype), head=torch.randn(50, 24).to(dtype))
+    made = DFlashDrafter(model.to(dtype), tables, candidates)
     made.extend([7] * 9, torch.randn(8, 48).to(dtype))
     return made, model
 
