@@ -124,14 +124,11 @@ class Keys:
 
     def finish(self) -> None:
         """Refuses the first key that nobody read."""
-        parts = (
-            (self._values, self._flat_read, "unknown key"),
-            (self._nested, self._nested_read, f"{NESTED}: unknown"),
-        )
-        for values, read, complaint in parts:
+        parts = ((self._values, self._flat_read | ORDINARY, ""), (self._nested, self._nested_read, f", {NESTED}"))
+        for values, known, place in parts:
             for name in values:
-                if name not in read and name not in TRAINING and not (values is self._values and name in ORDINARY):
-                    raise EngineError(f"{self._where}: {complaint} {name!r}{nearest(name, read)}")
+                if name not in known and name not in TRAINING:
+                    raise EngineError(f"{self._where}{place}: unknown key {name!r}{nearest(name, known)}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def fill(model: DraftBody, folder: Path, target_embedding: Tensor | None) -> Own
         _table(tensors.pop(_EMBEDDING, None), _EMBEDDING, config.vocab_size, config.hidden_size, path),
         _table(tensors.pop(_HEAD, None), _HEAD, config.table_size, config.hidden_size, path),
     )
+    if own.embedding is None and target_embedding is not None:
+        _same_width(_EMBEDDING, config.hidden_size, target_embedding.shape[1])
     if _MASK not in tensors:
         table = own.embedding if own.embedding is not None else target_embedding
         tensors[_MASK] = _mask_row(folder, config, table)
@@ -64,12 +66,8 @@ def fill(model: DraftBody, folder: Path, target_embedding: Tensor | None) -> Own
 def join(model: DraftBody, own: OwnTables, target: Llama) -> DraftTables:
     """The tables to draft with: the file's where it has them, else the target's; drafted rows gathered once."""
     hidden, ids = model.config.hidden_size, model.draft_ids()
-    for name, table in ((_EMBEDDING, own.embedding), (_HEAD, own.head)):
-        if table is None and hidden != target.config.hidden:
-            raise EngineError(
-                f"the drafter lacks tensor {name!r}: its hidden_size is {hidden}, so it cannot use the target's "
-                f"table, whose rows have {target.config.hidden}"
-            )
+    if own.head is None:
+        _same_width(_HEAD, hidden, target.config.hidden)
     if ids is not None and not bool(((ids >= 0) & (ids < target.config.vocab)).all()):
         wrong = int(((ids < 0) | (ids >= target.config.vocab)).nonzero()[0])
         raise EngineError(
@@ -81,6 +79,14 @@ def join(model: DraftBody, own: OwnTables, target: Llama) -> DraftTables:
     if head is None:
         head = target.head.weight if ids is None else target.head.weight[ids]
     return DraftTables(embedding=embedding, head=head, ids=ids)
+
+
+def _same_width(name: str, hidden: int, target: int) -> None:
+    if hidden != target:
+        raise EngineError(
+            f"the drafter lacks tensor {name!r}: its hidden_size is {hidden}, so it cannot use the target's table, "
+            f"whose rows have {target}"
+        )
 
 
 def _read(folder: Path) -> dict[str, Tensor]:
