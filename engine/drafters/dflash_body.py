@@ -272,6 +272,8 @@ class DraftBody(nn.Module, ABC):
 
     def masks(self, positions: Tensor, length: int, context: list[KeysValues]) -> list[Tensor | None]:
         """What each layer lets a block at `positions` [rows] see of a context that ends before position `length`."""
+        if not self.config.windows and not self.config.causal:
+            return [None] * len(context)
         masks = list[Tensor | None]()
         for layer, (keys, _) in enumerate(context):
             window = self.config.windows[layer] if self.config.windows else 0
