@@ -22,7 +22,9 @@ class Settings:
     suffix_min_match: int = 1
     suffix_factor: float = 1.0
     min_probability: float = 0.1
+    markov_head: bool = True
     markov_candidates: int = 64
+    confidence: float = 0.0
     draft_vocabulary: int = 0
     suffix_first: int = 0
     threads: int = 1
@@ -75,10 +77,13 @@ class Lattice:
     edges: [K, k, k] float32; edges[j, a, c] is the log-probability of candidate c at position j when candidate a of
         position j - 1 stands before it. Position 0 stands after the committed text: its row 0 counts. A drafter
         without pair scores has [K, 1, k]: what stands before makes no difference to it.
+    confidence: [K] float32, or None without a trained head for it: the probability that the target accepts the greedy
+        walk's candidate of position j once it accepted all before.
     """
 
     ids: "Tensor"
     edges: "Tensor"
+    confidence: "Tensor | None" = None
 
 
 class Drafter(Protocol):

@@ -9,7 +9,8 @@ SPACE_VERSION = 1
 
 _NGRAM = Condition(name="drafter", values=("ngram",))
 _SUFFIX = Condition(name="drafter", values=("suffix",))
-_DFLASH = Condition(name="drafter", values=("dflash",))
+_PARALLEL = Condition(name="drafter", values=("dflash", "dflash2", "dspark"))
+"""Drafters that score several candidates a position in one pass."""
 
 
 def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = False) -> KnobSpace:
@@ -91,7 +92,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = Fa
                 when=matches,
                 help="a draft ends where its estimated probability falls below this",
             ),
-            *(_dflash_knobs() if neural else ()),
+            *(_parallel_knobs() if neural else ()),
             Knob(
                 name="threads",
                 domain=IntDomain(low=1, high=threads),
@@ -118,30 +119,47 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = Fa
     )
 
 
-def _dflash_knobs() -> tuple[Knob, ...]:
+def _parallel_knobs() -> tuple[Knob, ...]:
     return (
+        Knob(
+            name="markov_head",
+            domain=ChoiceDomain(options=(True, False)),
+            default=True,
+            gap="draft",
+            when=_PARALLEL,
+            help="the drafter's head for pairs of tokens (Markov head, selector) has its say, where there is one",
+        ),
         Knob(
             name="markov_candidates",
             domain=IntDomain(low=4, high=128, log=True),
             default=64,
             gap="draft",
-            when=_DFLASH,
-            help="tokens a position that the Markov head rescores",
+            when=Condition(name="markov_head", values=(True,)),
+            help="tokens a position that the head for pairs rescores",
+        ),
+        Knob(
+            name="confidence",
+            domain=FloatDomain(low=0.0, high=0.9, step=0.05),
+            default=0.0,
+            gap="waste",
+            when=_PARALLEL,
+            help="a draft ends before the first position less sure than this: by the checkpoint's confidence head, or "
+            "without one by the probability of the drafter's own best token; 0 never ends it",
         ),
         Knob(
             name="draft_vocabulary",
             domain=ChoiceDomain(options=(0, 8192, 16384, 32768)),
             default=0,
             gap="draft",
-            when=_DFLASH,
-            help="token ids below this may be drafted, the most frequent ones; 0 means all",
+            when=_PARALLEL,
+            help="so many tokens may be drafted: the first that the checkpoint lists, or the lowest ids; 0 means all",
         ),
         Knob(
             name="suffix_first",
             domain=IntDomain(low=0, high=16),
             default=0,
             gap="acceptance",
-            when=_DFLASH,
+            when=_PARALLEL,
             help="a repeated suffix of this many tokens drafts instead of the neural drafter; 0 means never",
         ),
     )

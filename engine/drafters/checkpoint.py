@@ -1,12 +1,12 @@
 """Drafter checkpoints: one loader a public format, chosen by what config.json says it is."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.base import Drafter, Settings
-from engine.drafters.parallel import load_dflash
+from engine.drafters.dflash_keys import read_config
+from engine.drafters.parallel import load_dflash, load_dflash2, load_dspark
 from engine.models.llama import Llama
 from space.errors import EngineError, nearest
 
@@ -24,21 +24,10 @@ class DraftModel(Protocol):
 
 _LOADERS: dict[str, Callable[[Path, Mapping[str, Any], Llama], DraftModel]] = {
     "DFlashDraftModel": load_dflash,
+    "DFlash2DraftModel": load_dflash2,
+    "DSparkDraftModel": load_dspark,
+    "Qwen3DSparkModel": load_dspark,
 }
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json; EngineError says what is wrong with the file."""
-    path = folder / "config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EngineError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise EngineError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise EngineError(f"{path} holds a {type(values).__name__}; an object is needed")
-    return values
 
 
 def load_drafter_checkpoint(folder: Path, target: Llama) -> DraftModel:

@@ -5,12 +5,17 @@ Same drafts as `engine.drafters.dflash.DFlash`, its reference, up to bf16 roundi
 that may be drafted) and `A_e E` (a row for each token that may stand before) it costs two rows and a dot product.
 """
 
+from dataclasses import MISSING, fields, replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.base import Lattice
 from engine.cache import KVCache
-from engine.drafters.dflash import DFlash, DraftLayer
+from engine.drafters.dflash import DFlash
+from engine.drafters.dflash_body import DFlashConfig, DraftLayer, DraftTables
+from engine.drafters.lattice import best_first, pair_lattice, row_lattice
 from engine.models.config import LlamaConfig
 from engine.models.linear import Linear
 from engine.models.llama import Llama, LlamaLayer, rotate
@@ -34,16 +39,24 @@ def _layer(layer: DraftLayer, heads: int, kv_heads: int, dim: int) -> LlamaLayer
     )
 
 
+def packable(config: DFlashConfig) -> bool:
+    """Whether a drafter is of the common shape that this layout is for; others run as their reference does."""
+    usual = DFlashConfig(
+        **{field.name: getattr(config, field.name) for field in fields(config) if field.default is MISSING}
+    )
+    shape = ("block_size", "rms_norm_eps", "rope_theta", "markov_rank", "draft_vocab_size", "mask_token_id")
+    return replace(usual, **{name: getattr(config, name) for name in shape}) == config
+
+
 class PackedDFlash:
     """The weights of one drafter for one target, laid out for drafting; shared by all requests."""
 
     @torch.inference_mode()
-    def __init__(self, model: DFlash, target: Llama) -> None:
-        """Takes a loaded drafter that fits `target`."""
+    def __init__(self, model: DFlash, tables: DraftTables, target: Llama) -> None:
+        """Takes a loaded drafter that fits `target` and is `packable`, and the tables that it reads and writes with."""
         config = model.config
         self.config = config
-        self._target = target
-        self._ids = model.draft_ids()
+        self._tables = tables
         shape = LlamaConfig(
             hidden=config.hidden_size,
             layers=config.num_hidden_layers,
@@ -51,35 +64,34 @@ class PackedDFlash:
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             ffn=config.intermediate_size,
-            vocab=target.config.vocab,
+            vocab=len(tables.embedding),
             rope_theta=config.rope_theta,
             norm_eps=config.rms_norm_eps,
-            tied=True,
+            tied=False,
             max_position=target.config.max_position + config.block_size,
             stop_ids=(),
         )
         sizes = (shape.heads, shape.kv_heads, shape.head_dim)
         layers = [_layer(layer, *sizes) for layer in model.stack]
-        rows = target.head.weight if self._ids is None else target.head.weight[self._ids]
-        self._heads: dict[int, Linear] = {0: Linear(rows)}
-        self.body = Llama(shape, target.embedding, layers, model.norm.weight, self._heads[0])
+        self._heads = {0: Linear(tables.head)}
+        self.body = Llama(shape, tables.embedding, layers, model.norm.weight, self._heads[0])
         self._fc = Linear(model.fc.weight)
         self._context_norm = model.hidden_norm.weight
         rotated = shape.heads * shape.head_dim
         self._context = Linear(torch.cat([layer.qkv.weight[rotated:] for layer in layers]))
         self._key_norm = torch.cat([layer.head_norm[shape.heads :] for layer in layers if layer.head_norm is not None])
-        self.mask = model.mask_embedding.to(torch.bfloat16)
+        self._mask = model.mask_embedding
         self._markov = None
         if model.markov_head is not None:
             own, before = model.markov_head.in_proj.weight.chunk(2, 1)
-            self._markov = Linear(own)
-            self._before = functional.linear(target.embedding, before)
-            self._after = functional.linear(rows, model.markov_head.out_proj.weight.T.contiguous())
+            self._markov = Linear(own.contiguous())
+            self._before = functional.linear(tables.embedding, before)
+            self._after = functional.linear(tables.head, model.markov_head.out_proj.weight.T.contiguous())
 
     def use(self, linear_path: str, vocabulary: int) -> None:
         """Chooses the weight layout, and how many tokens of the draft vocabulary may be drafted (0: all)."""
         if vocabulary not in self._heads:
-            self._heads[vocabulary] = Linear(self._heads[0].weight[:vocabulary].contiguous())
+            self._heads[vocabulary] = Linear(self._tables.head[:vocabulary].contiguous())
         self.body.head = self._heads[vocabulary]
         self.body.use(linear_path)
         for linear in (self._fc, self._context, self._markov):
@@ -105,29 +117,42 @@ class PackedDFlash:
     def hidden(self, anchor: int, limit: int, cache: KVCache) -> Tensor:
         """Final hidden states [limit, hidden] of the mask rows behind `anchor`, the token after the context."""
         block = self.config.block_size
-        rows = torch.cat((self._target.embedding[anchor][None], self.mask.expand(block - 1, -1)))
+        rows = torch.cat((self._tables.embedding[anchor][None], self._mask.expand(block - 1, -1)))
         positions = torch.arange(cache.length, cache.length + block)
         everything = torch.ones(block, block, dtype=torch.bool)
         return self.body.body(rows, positions, cache, everything)[0][1 : limit + 1]
 
-    def tokens(self, rows: Tensor) -> Tensor:
-        """Target token ids of rows of the draft vocabulary."""
-        return rows if self._ids is None else self._ids[rows]
+    def chain(self, hidden: Tensor, anchor: int, candidates: int | None) -> list[int]:
+        """Greedy drafts for mask rows [K, hidden], left to right.
 
-    def chain(self, hidden: Tensor, anchor: int, candidates: int) -> list[int]:
-        """Greedy drafts for mask rows [K, hidden], left to right; `candidates` a position are rescored by the head."""
+        The head rescores the `candidates` best tokens of a position (0: all); None leaves it out.
+        """
         scores = self.body.logits(hidden)
-        if self._markov is None or not candidates:
-            return self.tokens(scores.argmax(-1)).tolist()
-        best = scores.topk(min(candidates, scores.shape[1]))
-        own, after = self._markov(hidden), self._after[best.indices]
-        ids = self.tokens(best.indices)
+        if self._markov is None or candidates is None:
+            return self._tables.tokens(scores.argmax(-1)).tolist()
+        best = scores.topk(min(candidates or scores.shape[1], scores.shape[1]))
+        own, after, ids = self._markov(hidden), self._after[best.indices], self._tables.tokens(best.indices)
         drafted, previous = [], anchor
         for k in range(len(hidden)):
             shift = functional.silu(own[k] + self._before[previous])
             previous = int(ids[k, (best.values[k] + torch.mv(after[k], shift)).argmax()])
             drafted.append(previous)
         return drafted
+
+    def lattice(self, hidden: Tensor, anchor: int, width: int, candidates: int | None) -> Lattice:
+        """The best tokens of each mask row [K, hidden], as `DFlash.lattice` gives them."""
+        scores = self.body.logits(hidden)
+        if self._markov is None or candidates is None:
+            rows = best_first(scores, width)
+            return row_lattice(rows, scores, self._tables.tokens(rows), width)
+        rows = best_first(scores, candidates or scores.shape[1])
+        own, after, unary = self._markov(hidden), self._after[rows], scores.gather(-1, rows)
+
+        def corrected(position: int, before: Tensor, _: Tensor) -> Tensor:
+            shift = functional.silu(own[position] + self._before[before])
+            return unary[position] + (shift @ after[position].T).float()
+
+        return pair_lattice(self._tables.tokens(rows), torch.tensor([anchor]), corrected, width)
 
 
 class PackedSession:
@@ -144,8 +169,16 @@ class PackedSession:
         self._model.inject(taps, self._cache)
 
     @torch.inference_mode()
-    def propose(self, anchor: int, limit: int, candidates: int) -> list[int]:
+    def propose(self, anchor: int, limit: int, candidates: int | None) -> list[int]:
         """Drafts at most `limit` tokens after `anchor`, the committed token behind the context."""
+        return self._model.chain(self._hidden(anchor, limit), anchor, candidates)
+
+    @torch.inference_mode()
+    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None) -> Lattice:
+        """Scores at most `limit` positions after `anchor` with at most `width` candidates each."""
+        return self._model.lattice(self._hidden(anchor, limit), anchor, width, candidates)
+
+    def _hidden(self, anchor: int, limit: int) -> Tensor:
         if not self._cache.length:
             raise EngineError("the drafter has no context: extend it with the prompt's taps before it proposes")
-        return self._model.chain(self._model.hidden(anchor, limit, self._cache), anchor, candidates)
+        return self._model.hidden(anchor, limit, self._cache)

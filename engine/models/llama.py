@@ -96,7 +96,7 @@ class Llama:
             cache: the request's cache; the caller commits the rows that it keeps.
             visible: [rows, rows] bool, True where a row sees another of these rows (itself included);
                 None means a chain: each row sees the ones before it.
-            taps: 0-based layers whose outputs are wanted as well.
+            taps: 0-based layers whose outputs are wanted as well, ascending; -1 is the embedding's.
 
         Returns:
             [rows, hidden] bf16 final hidden states, normalised; and the tapped outputs side by side,
@@ -116,7 +116,7 @@ class Llama:
         cache.reserve(x.shape[0])
         mask = self._mask(x.shape[0], cache, visible)
         rotation = self.rotation(positions)
-        tapped = []
+        tapped = [x] if -1 in taps else []
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
             x = x + layer.out(self._attend(index, layer, normed, rotation, mask, cache))

@@ -21,7 +21,8 @@ class _Index(BaseModel):
     weight_map: dict[str, str]
 
 
-def _files(folder: Path) -> list[Path]:
+def model_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint: those that its index names, or the one."""
     path = folder / "model.safetensors.index.json"
     if not path.exists():
         return [folder / "model.safetensors"]
@@ -40,7 +41,7 @@ class _Tensors:
     def __init__(self, folder: Path) -> None:
         self._where: dict[str, Path] = {}
         self._open = {}
-        for path in _files(folder):
+        for path in model_files(folder):
             try:
                 self._open[path] = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:

@@ -7,7 +7,9 @@ import torch
 from engine_helpers import some_prompt
 
 from engine.drafters.dflash import DFlash
-from engine.drafters.dflash_packed import PackedDFlash, PackedSession
+from engine.drafters.dflash_packed import PackedDFlash, PackedSession, packable
+from engine.drafters.dflash_tensors import OwnTables, join
+from engine.drafters.lattice import greedy_walk
 from space.errors import EngineError
 
 ROUNDING = 0.06  # of bf16, in hidden states of size one
@@ -33,7 +35,7 @@ def drafter(request, tiny_dflash):
 
 @pytest.fixture(params=["plain", "packed"])
 def packed(request, drafter, tiny_model):
-    packed = PackedDFlash(drafter, tiny_model)
+    packed = PackedDFlash(drafter, join(drafter, OwnTables(None, None), tiny_model), tiny_model)
     packed.use(request.param, 0)
     return packed
 
@@ -58,7 +60,7 @@ def test_hidden_states_are_the_references_however_the_context_came(packed, draft
     torch.testing.assert_close(found.float(), expected.float(), atol=ROUNDING, rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("candidates", [0, 16, 10_000])
+@pytest.mark.parametrize("candidates", [None, 0, 16, 10_000])
 def test_every_draft_is_the_best_by_the_equations(packed, drafter, tiny_model, candidates):
     """logits = E (h + B silu(A [h ; E[previous]])), in float32, over the tokens that may be drafted."""
     cache = packed.cache()
@@ -71,7 +73,7 @@ def test_every_draft_is_the_best_by_the_equations(packed, drafter, tiny_model, c
     assert len(drafted) == 4
     for h, token in zip(hidden.float(), drafted, strict=True):
         unary = head[ids] @ h
-        if drafter.markov_head is not None and candidates:
+        if drafter.markov_head is not None and candidates is not None:
             own = drafter.markov_head.in_proj.weight.float() @ torch.cat((h, table[previous]))
             h = h + drafter.markov_head.out_proj.weight.float() @ torch.nn.functional.silu(own)
         scores = (head[ids] @ h).where(unary >= unary.sort(descending=True)[0][: candidates or None][-1], -torch.inf)
@@ -79,6 +81,25 @@ def test_every_draft_is_the_best_by_the_equations(packed, drafter, tiny_model, c
         assert len(chosen) == 1, "only the draft vocabulary is drafted"
         assert chosen > scores.max() - 0.1
         previous = token
+
+
+@pytest.mark.parametrize("candidates", [None, 16])
+def test_the_lattice_is_the_references_and_holds_the_drafted_chain(packed, drafter, tiny_model, candidates):
+    cache = packed.cache()
+    packed.inject(torch.randn(12, 64).bfloat16(), cache)
+    hidden = packed.hidden(9, 4, cache)
+    tables = join(drafter, OwnTables(None, None), tiny_model)
+    found = packed.lattice(hidden, 9, 6, candidates)
+    expected = drafter.lattice(hidden, torch.tensor([9]), tables, candidates, 6)
+    assert found.edges.shape == expected.edges.shape
+    assert greedy_walk(found)[0].tolist() == packed.chain(hidden, 9, candidates)
+    torch.testing.assert_close(found.edges.max(-1)[0][:, 0], expected.edges.max(-1)[0][:, 0], atol=0.2, rtol=0.05)
+
+
+def test_only_the_common_shape_is_packed(tiny_dflash):
+    assert packable(tiny_dflash.config)
+    for change in ({"windows": (8, 0)}, {"causal": (True, False)}, {"attention_bias": True}, {"logit_scale": 2.0}):
+        assert not packable(replace(tiny_dflash.config, **change))
 
 
 def test_the_first_tokens_of_the_draft_vocabulary(packed, drafter):
