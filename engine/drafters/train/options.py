@@ -14,8 +14,8 @@ class TrainOptions:
     """Options of a run, checked. `steps` 0 means: train for `seconds`; the learning rate follows whichever is given."""
 
     seed: int = 0
-    chunks: int = 3
-    prompts: int = 60_000
+    chunks: int = 8
+    prompts: int = 33_000
     turn_tokens: int = 80
     answer_tokens: int = 192
     slots: int = 4096
@@ -32,7 +32,7 @@ class TrainOptions:
     adam_rate: float = 1e-3
     warm_up: float = 0.03
     steps: int = 0
-    seconds: float = 370.0
+    seconds: float = 264.0
 
     def __post_init__(self) -> None:
         whole = ("seed", "markov_rank", "draft_vocabulary", "steps")
