@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 from engine.base import Drafter, Settings
 from engine.drafters.dflash_keys import read_config
+from engine.drafters.eagle3_drafter import load_eagle3
 from engine.drafters.parallel import load_dflash, load_dflash2, load_dspark
+from engine.drafters.small import load_small
 from engine.models.llama import Llama
 from space.errors import EngineError, nearest
 
@@ -27,6 +29,12 @@ _LOADERS: dict[str, Callable[[Path, Mapping[str, Any], Llama], DraftModel]] = {
     "DFlash2DraftModel": load_dflash2,
     "DSparkDraftModel": load_dspark,
     "Qwen3DSparkModel": load_dspark,
+    "LlamaForCausalLMEagle3": load_eagle3,
+    "Eagle3LlamaForCausalLM": load_eagle3,
+    "Eagle3Speculator": load_eagle3,
+    "Eagle3DraftModel": load_eagle3,
+    "Qwen3Eagle3Model": load_eagle3,
+    "LlamaForCausalLM": load_small,
 }
 
 
