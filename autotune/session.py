@@ -14,6 +14,7 @@ from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
+from engine.formats import DRAFTER_KINDS, drafter_kind
 from engine.protocol import Generated
 from engine.tokenizer import ChatTokenizer
 from engine.weights.source import checkpoint_folder, drafter_folder
@@ -42,8 +43,13 @@ class Baselines:
 
 def full_space(deployment: Deployment | None = None) -> KnobSpace:
     """The knobs of a deployment on this machine; without one, all that any deployment may have."""
-    neural = deployment is None or deployment.drafter is not None
-    return cpu_space(usable_cores(), packs=packs_weights(), neural=neural)
+    kinds = DRAFTER_KINDS if deployment is None else drafter_kinds(deployment)
+    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds)
+
+
+def drafter_kinds(deployment: Deployment) -> tuple[str, ...]:
+    """The kind of the deployment's drafter checkpoint, if it has one. EngineError where none can be read."""
+    return (drafter_kind(drafter_folder(deployment.drafter.source)),) if deployment.drafter else ()
 
 
 def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
