@@ -27,7 +27,7 @@ _CHUNK = 256
 class Eagle3Config:
     """Shape of a drafter, and what its public variants do differently.
 
-    target_layers: 0-based target layers whose OUTPUT is tapped, ascending.
+    target_layers: 0-based target layers whose OUTPUT is tapped, ascending; -1 is the embedding's.
     qk_norm: queries and keys are normalised a head, as in the Qwen3 flavour.
     norm_before_residual: the first layer's residual is the normalised feature, not the feature.
     norm_before_fc: one norm over all taps side by side before they are fused.

@@ -15,123 +15,67 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.drafters.dflash_keys import Keys
 from engine.drafters.eagle3 import Eagle3, Eagle3Config
 from engine.models.config import LlamaConfig
 from space.errors import EngineError, nearest
 
 DEEPSPEC = "Qwen3Eagle3Model"
-_OURS = (
-    "architectures hidden_size target_hidden_size intermediate_size num_hidden_layers num_attention_heads "
-    "num_key_value_heads head_dim vocab_size draft_vocab_size rms_norm_eps rope_theta rope_parameters rope_scaling "
-    "hidden_act attention_bias mlp_bias eagle_config eagle_aux_hidden_state_layer_ids target_layer_ids "
-    "num_target_layers norm_before_residual norm_before_fc fc_norm norm_output use_sliding_window sliding_window "
-    "model_type speculators_model_type transformer_layer_config use_aux_hidden_state"
-)
-# Keys that public files carry and that change nothing here: training, serving, and other libraries' bookkeeping.
 _IDLE = (
-    "_name_or_path attention_dropout auto_map block_size bos_token_id dtype embed_requires_grad enable_sp_ulysses "
-    "eos_token_id initializer_range is_decoder layer_types max_position_embeddings max_window_layers modal_type "
-    "num_aux_hidden_states pad_token_id pretraining_tp speculators_config speculators_version target_model_type "
-    "tie_word_embeddings torch_dtype transformers_version ttt_length use_cache"
+    "block_size embed_requires_grad enable_sp_ulysses layer_types max_window_layers modal_type model_type "
+    "num_aux_hidden_states pretraining_tp speculators_config speculators_version target_model_type ttt_length"
 )
+"""Keys that public files carry and that change nothing here: training, serving, other libraries' bookkeeping."""
 _UNREAD_TENSORS = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
-class _Values:
-    """The keys of a config.json, taken by name with their type; EngineError names file, key and value."""
-
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        self._path = path
-        self._values = values
-
-    def fail(self, text: str) -> EngineError:
-        return EngineError(f"{self._path}: {text}")
-
-    def has(self, name: str) -> bool:
-        return self._values.get(name) is not None
-
-    def raw(self, name: str) -> Any:
-        return self._values.get(name)
-
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._values.get(name)
-        value = default if value is None else value
-        if value is None:
-            raise self.fail(f"lacks {name!r}; an EAGLE-3 drafter needs it")
-        if type(value) not in (int, float) or value <= 0:
-            raise self.fail(f"{name} is {value!r}; a positive number is needed")
-        return float(value)
-
-    def count(self, name: str, default: int | None = None) -> int:
-        value = self.number(name, default)
-        if value != int(value):
-            raise self.fail(f"{name} is {value}; a whole number is needed")
-        return int(value)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self._values.get(name)
-        value = default if value is None else value
-        if type(value) is not bool:
-            raise self.fail(f"{name} is {value!r}; true or false is needed")
-        return value
-
-    def table(self, name: str) -> Mapping[str, Any]:
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.fail(f"{name} is {value!r}; an object is needed")
-        return value or {}
-
-    def nested(self, name: str) -> "_Values":
-        return _Values(self._path, self.table(name))
-
-
-def _flattened(path: Path, values: Mapping[str, Any]) -> _Values:
-    """One level of keys: speculators and EAGLE put some into objects of their own; a nested key goes first."""
-    outer = _Values(path, values)
-    flat = {**outer.table("transformer_layer_config"), **values, **outer.table("eagle_config")}
+def _flattened(path: Path, raw: Mapping[str, Any]) -> Keys:
+    """One level of keys: speculators and EAGLE put some into objects of their own."""
+    flat = dict(raw)
     for inner in ("transformer_layer_config", "eagle_config"):
-        flat.pop(inner, None)
-    known = [*_OURS.split(), *_IDLE.split()]
-    for name in flat:
-        if name not in known:
-            raise outer.fail(f"unknown key {name!r}{nearest(name, known)}")
-    return _Values(path, flat)
+        found = flat.pop(inner, None)
+        if found is not None and not isinstance(found, dict):
+            raise EngineError(f"{path}: {inner} is {found!r}; an object is needed")
+        flat = {**(found or {}), **flat}
+    keys = Keys(flat, str(path))
+    for name in _IDLE.split():
+        keys.raw(name)
+    return keys
 
 
-def _refuse_foreign(values: _Values) -> None:
+def _refuse_foreign(keys: Keys) -> None:
     """What this drafter cannot do is named, not passed over."""
-    ropes = (values.table("rope_scaling"), values.table("rope_parameters"))
-    kinds = [kind for rope in ropes if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default"]
-    window = values.raw("sliding_window") if values.flag("use_sliding_window") else None
-    for name, value, only in (
-        ("hidden_act", values.raw("hidden_act") or "silu", "silu"),
-        ("attention_bias", values.flag("attention_bias"), False),
-        ("mlp_bias", values.flag("mlp_bias"), False),
-        ("use_aux_hidden_state", values.flag("use_aux_hidden_state", True), True),
-        ("rope_type", kinds[0] if kinds else "default", "default"),
-        ("sliding_window", window, None),
-    ):
-        if value != only:
-            raise values.fail(f"{name} is {value!r}; this engine runs EAGLE-3 drafters with {only!r} only")
+    keys.fixed({"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_aux_hidden_state": True})
+    window = keys.raw("sliding_window")
+    if keys.flag("use_sliding_window", False) and window is not None:
+        raise keys.error("sliding_window", window, "this loader reads EAGLE-3 drafters without a window only")
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = keys.raw(name) or {}
+        kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+        if kind != "default":
+            raise keys.error("rope_type", kind, "this loader reads 'default' only")
 
 
-def _target_layers(values: _Values, deepspec: bool, layers: int) -> tuple[int, ...]:
-    """The tapped layers by their OUTPUT, whatever the file counts by."""
+def _theta(keys: Keys) -> float:
+    rope = keys.raw("rope_parameters") or {}
+    inner = Keys(rope, "rope_parameters").raw("rope_theta")
+    outer = keys.number("rope_theta", 10000.0)
+    return outer if inner is None else Keys(rope, "rope_parameters").number("rope_theta")
+
+
+def _target_layers(keys: Keys, deepspec: bool, layers: int) -> tuple[int, ...]:
+    """The tapped layers by their OUTPUT, whatever the file counts by; -1 is the embedding's."""
     name = "target_layer_ids" if deepspec else "eagle_aux_hidden_state_layer_ids"
-    given = values.raw(name)
+    given = keys.layers(name)
     if given is None and deepspec:
-        raise values.fail(f"lacks {name!r}; an EAGLE-3 drafter of this flavour needs it")
-    ids = [2, layers // 2, layers - 3] if given is None else given
-    lowest, highest = (0, layers - 2) if deepspec else (1, layers - 1)
-    good = isinstance(ids, list) and ids and all(type(i) is int and lowest <= i <= highest for i in ids)
-    if not good or ids != sorted(set(ids)):
-        what = "outputs" if deepspec else "inputs"
-        origin = "" if given is not None else " (the default for a file without the key)"
-        raise values.fail(
-            f"{name} is {ids!r}{origin}; layers whose {what} a target of {layers} layers can be tapped for rise "
-            f"strictly within {lowest}..{highest}"
-        )
-    return tuple(ids) if deepspec else tuple(i - 1 for i in ids)
+        keys.need(name)
+    ids = (2, layers // 2, layers - 3) if given is None else given
+    highest = layers - 2 if deepspec else layers - 1  # the last layer's output is never tapped
+    if not ids or list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] > highest:
+        origin = " (the default for a file without the key)" if given is None else ""
+        wanted = f"{'outputs' if deepspec else 'inputs'} of a target of {layers} layers rise strictly within"
+        raise keys.error(name, list(ids), f"{wanted} 0..{highest}{origin}")
+    return ids if deepspec else tuple(i - 1 for i in ids)
 
 
 def read_eagle3_config(
@@ -143,60 +87,60 @@ def read_eagle3_config(
     speculators), the head always reads the normalised output, and true means that the next step reads it too. In any
     other file (SpecForge) false means that the head reads the output as it is. Absent, both agree.
     """
-    values = _flattened(path, raw)
-    _refuse_foreign(values)
-    deepspec = raw["architectures"][0] == DEEPSPEC
-    vocab, hidden, heads = values.count("vocab_size"), values.count("hidden_size"), values.count("num_attention_heads")
-    target_hidden = values.count("target_hidden_size", hidden)
-    for name, found, expected in (
-        ("vocab_size", vocab, target.vocab),
-        ("target_hidden_size" if values.has("target_hidden_size") else "hidden_size", target_hidden, target.hidden),
-        ("num_target_layers", values.count("num_target_layers", target.layers), target.layers),
-    ):
-        if found != expected:
-            raise values.fail(f"the drafter does not fit the target: {name} is {found}, the target has {expected}")
-    normed = values.flag("norm_output", True)
-    newer = values.has("fc_norm") or values.has("speculators_model_type")
+    keys = _flattened(path, raw)
+    _refuse_foreign(keys)
+    deepspec = keys.raw("architectures")[0] == DEEPSPEC
+    vocab, hidden, heads = keys.integer("vocab_size"), keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    target_hidden = keys.integer("target_hidden_size", hidden)
+    _check_target(keys, target, vocab, target_hidden)
+    newer = any(keys.raw(name) is not None for name in ("fc_norm", "speculators_model_type"))
+    normed = keys.flag("norm_output", None)
     config = Eagle3Config(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
-        intermediate_size=values.count("intermediate_size"),
-        num_hidden_layers=values.count("num_hidden_layers", 1),
+        intermediate_size=keys.integer("intermediate_size"),
+        num_hidden_layers=keys.integer("num_hidden_layers", 1),
         num_attention_heads=heads,
-        num_key_value_heads=values.count("num_key_value_heads", heads),
-        head_dim=values.count("head_dim", hidden // heads),
+        num_key_value_heads=keys.integer("num_key_value_heads", heads),
+        head_dim=keys.integer("head_dim", hidden // heads),
         vocab_size=vocab,
-        draft_vocab_size=values.count("draft_vocab_size", vocab),
-        target_layers=_target_layers(values, deepspec, target.layers),
-        rms_norm_eps=values.number("rms_norm_eps", 1e-6),
-        rope_theta=_theta(values),
+        draft_vocab_size=keys.integer("draft_vocab_size", vocab),
+        target_layers=_target_layers(keys, deepspec, target.layers),
+        rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
+        rope_theta=_theta(keys),
         qk_norm=deepspec,
-        norm_before_residual=values.flag("norm_before_residual"),
-        norm_before_fc=values.flag("norm_before_fc"),
-        fc_norm=values.flag("fc_norm"),
-        norm_before_head=newer or normed,
-        norm_fed_back=newer and values.flag("norm_output"),
+        norm_before_residual=bool(keys.flag("norm_before_residual", False)),
+        norm_before_fc=bool(keys.flag("norm_before_fc", False)),
+        fc_norm=bool(keys.flag("fc_norm", False)),
+        norm_before_head=newer or normed is not False,
+        norm_fed_back=newer and normed is True,
         own_embedding="embed_tokens.weight" in tensors,
         own_head="lm_head.weight" in tensors,
         mapped="d2t" in tensors,
     )
-    _check(values, config)
+    keys.finish()
+    _check(path, config)
     return config
 
 
-def _theta(values: _Values) -> float:
-    inner = values.nested("rope_parameters")
-    return inner.number("rope_theta") if inner.has("rope_theta") else values.number("rope_theta", 10000.0)
+def _check_target(keys: Keys, target: LlamaConfig, vocab: int, hidden: int) -> None:
+    for name, found, expected in (
+        ("vocab_size", vocab, target.vocab),
+        ("target_hidden_size" if keys.raw("target_hidden_size") else "hidden_size", hidden, target.hidden),
+        ("num_target_layers", keys.integer("num_target_layers", target.layers), target.layers),
+    ):
+        if found != expected:
+            raise keys.error(name, found, f"the drafter does not fit the target, which has {expected}")
 
 
-def _check(values: _Values, config: Eagle3Config) -> None:
+def _check(path: Path, config: Eagle3Config) -> None:
     if config.num_attention_heads % config.num_key_value_heads:
-        raise values.fail(
-            f"num_attention_heads {config.num_attention_heads} must be a multiple of num_key_value_heads "
+        raise EngineError(
+            f"{path}: num_attention_heads {config.num_attention_heads} must be a multiple of num_key_value_heads "
             f"{config.num_key_value_heads}"
         )
     if config.draft_vocab_size > config.vocab_size:
-        raise values.fail(f"draft_vocab_size {config.draft_vocab_size} is above vocab_size {config.vocab_size}")
+        raise EngineError(f"{path}: draft_vocab_size {config.draft_vocab_size} is above vocab_size {config.vocab_size}")
     whole, same = config.draft_vocab_size == config.vocab_size, config.hidden_size == config.target_hidden_size
     for name, there, needed in (
         ("d2t", config.mapped, not whole),
@@ -204,7 +148,9 @@ def _check(values: _Values, config: Eagle3Config) -> None:
         ("embed_tokens.weight", config.own_embedding, not same),
     ):
         if needed and not there:
-            raise values.fail(f"asks for tensor {name!r}, which the weights lack; the target has nothing in its place")
+            raise EngineError(
+                f"{path} asks for tensor {name!r}, which the weights lack; the target has nothing in its place"
+            )
 
 
 def _read(folder: Path) -> tuple[Path, dict[str, Tensor]]:

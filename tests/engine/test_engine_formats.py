@@ -37,6 +37,12 @@ def test_an_unknown_kind_is_refused(tmp_path, text, message):
         drafter_kind(tmp_path)
 
 
+@pytest.mark.parametrize("where", [{"projector_type": "dspark"}, {"dflash_config": {"projector_type": "dspark"}}])
+def test_an_early_spelling_of_dspark_is_dspark(tmp_path, where):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["DFlashDraftModel"], **where}))
+    assert drafter_kind(tmp_path) == "dspark"
+
+
 def test_every_kind_has_a_loader_and_is_an_option_of_the_space():
     assert set(_LOADERS) == set(DRAFTER_KINDS)
     assert set(DRAFTER_KINDS) < set(full_space().knob("drafter").domain.options)

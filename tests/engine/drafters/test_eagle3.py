@@ -117,16 +117,18 @@ def test_the_default_taps_are_those_of_the_format(tmp_path: Path, target: Llama)
     """(2, L // 2, L - 3), counted by inputs."""
     config = {name: value for name, value in SPECFORGE.items() if name != "eagle_config"}
     write_eagle3(tmp_path, config, weights())
-    with pytest.raises(EngineError, match=r"is \[2, 2, 1\] \(the default for a file without the key\)"):
+    with pytest.raises(EngineError, match=r"is \[2, 2, 1\]; .*0..3 \(the default for a file without the key\)"):
         loaded(tmp_path, target)
 
 
+@pytest.mark.parametrize("ids", [[1, 2, 3], [0, 2, 3]])
 def test_in_the_loop_drafts_are_those_of_the_equations_and_tokens_those_of_ar(
-    tmp_path: Path, target: Llama, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: Llama, monkeypatch: pytest.MonkeyPatch, ids: list[int]
 ) -> None:
     """The taps of a real pass: the input of layer i, of every committed position, rejections included."""
     tensors = weights(seed=3)
-    checkpoint = loaded(write_eagle3(tmp_path, SPECFORGE, tensors), target)
+    config = SPECFORGE | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+    checkpoint = loaded(write_eagle3(tmp_path, config, tensors), target)
     naive, drafts = NaiveEagle3(tensors), []
     propose = Eagle3Drafter.propose
 
@@ -147,7 +149,7 @@ def test_in_the_loop_drafts_are_those_of_the_equations_and_tokens_those_of_ar(
         taps = torch.cat(
             [
                 target.forward_tapped(torch.tensor(text), torch.arange(len(text)), decoder.cache, taps=(layer,))[1]
-                for layer in (0, 1, 2)
+                for layer in (id - 1 for id in ids)
             ],
             -1,
         )
@@ -179,21 +181,31 @@ def test_older_weights_files_load(tmp_path: Path, target: Llama) -> None:
     ("change", "message"),
     [
         ({"hidden_sise": 32}, "unknown key 'hidden_sise'; did you mean 'hidden_size'"),
-        ({"eagle_config": {"layer_ids": [1]}}, "unknown key 'layer_ids'"),
+        (
+            {"eagle_config": {"layer_ids": [1], "eagle_aux_hidden_state_layer_ids": [1, 2, 3]}},
+            "unknown key 'layer_ids'",
+        ),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}, r"layer_ids is \[\]; inputs of"),
         ({"eagle_config": [1]}, r"eagle_config is \[1\]; an object"),
-        ({"vocab_size": 999}, "does not fit the target: vocab_size is 999, the target has 259"),
-        ({"hidden_size": 64}, "does not fit the target: hidden_size is 64, the target has 32"),
-        ({"target_hidden_size": 48}, "does not fit the target: target_hidden_size is 48, the target has 32"),
-        ({"num_target_layers": 36}, "does not fit the target: num_target_layers is 36, the target has 4"),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}}, r"\[2, 16, 29\].* within 1..3"),
+        ({"vocab_size": 999}, "vocab_size is 999; the drafter does not fit the target, which has 259"),
+        ({"hidden_size": 64}, "hidden_size is 64; the drafter does not fit the target, which has 32"),
+        ({"target_hidden_size": 48}, "target_hidden_size is 48; the drafter does not fit the target, which has 32"),
+        ({"num_target_layers": 36}, "num_target_layers is 36; the drafter does not fit the target, which has 4"),
+        (
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}},
+            r"\[2, 16, 29\]; inputs of a target of 4 layers rise strictly within 0..3",
+        ),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 2, 1]}}, "rise strictly"),
-        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False; .* True only"),
+        (
+            {"eagle_config": {"use_aux_hidden_state": False}},
+            "use_aux_hidden_state is False; this loader reads True only",
+        ),
         ({"intermediate_size": None}, "lacks 'intermediate_size'"),
         ({"head_dim": 8.5}, "head_dim is 8.5; a whole number"),
         ({"num_attention_heads": -1}, "num_attention_heads is -1; a positive number"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 must be a multiple of num_key_value_heads 3"),
         ({"norm_before_residual": 1}, "norm_before_residual is 1; true or false"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type is 'llama3'; .* 'default' only"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type is 'llama3'; this loader reads 'default' only"),
         ({"use_sliding_window": True, "sliding_window": 512}, "sliding_window is 512"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"draft_vocab_size": 5000}, "draft_vocab_size 5000 is above vocab_size"),
