@@ -26,6 +26,7 @@ _IDLE = (
     "num_aux_hidden_states pretraining_tp speculators_config speculators_version target_model_type ttt_length"
 )
 """Keys that public files carry and that change nothing here: training, serving, other libraries' bookkeeping."""
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _UNREAD_TENSORS = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
@@ -196,11 +197,11 @@ def _fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path
     for name, tensor in found.items():
         if name not in expected:
             raise EngineError(f"{path}: unknown tensor {name!r}{nearest(name, expected)}")
-        want = expected[name]
-        if tensor.shape != want.shape or tensor.is_floating_point() != want.is_floating_point():
+        allowed = _FLOATS if expected[name].is_floating_point() else (torch.int64,)
+        if tensor.shape != expected[name].shape or tensor.dtype not in allowed:
             raise EngineError(
-                f"{path}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}; "
-                f"config.json asks for {'a float type' if want.is_floating_point() else want.dtype} {list(want.shape)}"
+                f"{path}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}; config.json asks for "
+                f"{' or '.join(map(str, allowed))} {list(expected[name].shape)}"
             )
 
 

@@ -242,7 +242,11 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path, target: Llama) -> N
         ({"d2t": None}, "asks for tensor 'd2t'"),
         ({"mask_hidden": torch.zeros(3)}, "unknown tensor 'mask_hidden'"),
         ({"fc.weight": tensors["fc.weight"][:, :HIDDEN].clone()}, r"'fc.weight' is torch.bfloat16 \[32, 32\]"),
-        ({"norm.weight": torch.zeros(HIDDEN, dtype=torch.int8)}, r"'norm.weight' is torch.int8 .* a float type"),
+        (
+            {"norm.weight": torch.zeros(HIDDEN, dtype=torch.int8)},
+            r"'norm.weight' is torch.int8 .* asks for torch.bfloat16 or",
+        ),
+        ({"norm.weight": torch.zeros(HIDDEN).to(torch.float8_e4m3fn)}, r"'norm.weight' is torch.float8_e4m3fn"),
         ({"d2t": torch.full((DRAFTS,), VOCAB)}, "d2t maps to token 259; the vocabulary has 0..258"),
     ):
         left = {name: tensor for name, tensor in (tensors | change).items() if tensor is not None}
