@@ -110,6 +110,25 @@ def _top(parser: _Parser) -> None:
     _archive(parser)
 
 
+def _bench(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="a file that export wrote")
+    add("--acceptance", action="store_true", help="tau and acceptance by position of every drafter; nothing is timed")
+    add("--deployment", metavar="NAME", help="with --acceptance: whose drafters (default cpu-smollm2-dflash)")
+    add(
+        "--benchmark",
+        action="extend",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="with --acceptance: JSON-lines files of prompts beside the shipped ones",
+    )
+    add("--prompts", type=_count, metavar="N", help="with --acceptance: most prompts a set, evenly spaced (default 20)")
+    add("--max-tokens", type=_count, metavar="N", help="with --acceptance: new tokens a prompt (default 128)")
+    add("--draft-length", type=_count, metavar="K", help="with --acceptance: most drafted tokens a step (default 7)")
+
+
 def _nothing(parser: _Parser) -> None:
     """A command without arguments."""
 
@@ -122,7 +141,11 @@ COMMANDS: Mapping[str, Command] = {
     "archive list": Command(help="the runs that are remembered", add=_archive, options=opt.ArchiveListOptions),
     "archive show": Command(help="a run, a genome or one attempt", add=_show, options=opt.ArchiveShowOptions),
     "archive top": Command(help="the best evaluations", add=_top, options=opt.ArchiveTopOptions),
-    "bench": Command(help="measure a configuration against AR and stock", add=_config, options=opt.BenchOptions),
+    "bench": Command(
+        help="measure a configuration against AR and stock, or what drafters have accepted",
+        add=_bench,
+        options=opt.bench_options,
+    ),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
     "doctor": Command(help="what this machine has and what is missing", add=_nothing, options=opt.DoctorOptions),
 }

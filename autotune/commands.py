@@ -10,8 +10,10 @@ from archive.queries import list_runs, show, top
 from archive.store import Archive
 from autotune import check, doctor
 from autotune import tune as tuning
+from autotune.acceptance import acceptance
 from autotune.base import as_trials
 from autotune.options import (
+    AcceptanceOptions,
     ArchiveListOptions,
     ArchiveShowOptions,
     ArchiveTopOptions,
@@ -84,8 +86,10 @@ def archive_top(options: ArchiveTopOptions) -> int:
     return 0
 
 
-def bench(options: BenchOptions) -> int:
-    """A configuration beside AR and stock."""
+def bench(options: BenchOptions | AcceptanceOptions) -> int:
+    """A configuration beside AR and stock, or what drafters have accepted."""
+    if isinstance(options, AcceptanceOptions):
+        return acceptance(make_console(), options)
     return check.bench(make_console(), options.config)
 
 

@@ -1,12 +1,13 @@
 """Everything that measuring a deployment needs, set up once: model, prompts, workers, noise, baseline."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from archive.base import Attempt, Evaluation
+from autotune import selfcheck
 from autotune.baseline import STEADY_WITHIN, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import Launch, RequestFailed, WorkerClient
@@ -14,17 +15,19 @@ from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare
-from engine.protocol import Generated
+from engine.formats import DRAFTER_KINDS, drafter_kind
+from engine.protocol import Generate, Generated
 from engine.tokenizer import ChatTokenizer
 from engine.weights.source import checkpoint_folder, drafter_folder
 from space.catalog import ar_genome, cpu_space, stock_genome
 from space.deployment import Deployment
 from space.errors import EngineError, InputError
 from space.genome import Genome
-from space.knobs import KnobSpace
+from space.knobs import KnobSpace, KnobValue
 from space.prompts import Prompt, PromptSplit, read_prompts, split_prompts
 
 Say = Callable[[str], None]
+_ANSWER_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,13 @@ class Baselines:
 
 def full_space(deployment: Deployment | None = None) -> KnobSpace:
     """The knobs of a deployment on this machine; without one, all that any deployment may have."""
-    neural = deployment is None or deployment.drafter is not None
-    return cpu_space(usable_cores(), packs=packs_weights(), neural=neural)
+    kinds = DRAFTER_KINDS if deployment is None else drafter_kinds(deployment)
+    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds)
+
+
+def drafter_kinds(deployment: Deployment) -> tuple[str, ...]:
+    """The kind of the deployment's drafter checkpoint, if it has one. EngineError where none can be read."""
+    return (drafter_kind(drafter_folder(deployment.drafter.source)),) if deployment.drafter else ()
 
 
 def deployment_prompts(deployment: Deployment) -> tuple[tuple[Prompt, ...], PromptSplit]:
@@ -67,7 +75,7 @@ class Session:
         target, threads = deployment.target, usable_cores()
         folder = checkpoint_folder(target.source, home, say)
         self._tokenizer = ChatTokenizer(folder)
-        drafter = drafter_folder(deployment.drafter.source) if deployment.drafter else None
+        drafter = self._drafter = drafter_folder(deployment.drafter.source) if deployment.drafter else None
 
         def worker(role: str, module: str) -> WorkerClient:
             launch = Launch(
@@ -82,7 +90,8 @@ class Session:
 
         self._stock = worker("stock", "engine.worker")
         self._candidate = worker("candidate", worker_module)
-        self._baselines = Baselines.of(full_space(deployment))
+        self._space = full_space(deployment)
+        self._baselines = Baselines.of(self._space)
 
     def __enter__(self) -> "Session":
         return self
@@ -90,12 +99,12 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def prepare(self, prompts: tuple[Prompt, ...]) -> tuple[PreparedPrompt, ...]:
-        """Encodes prompts for this deployment."""
+    def prepare(self, prompts: tuple[Prompt, ...], max_tokens: int | None = None) -> tuple[PreparedPrompt, ...]:
+        """Encodes prompts for this deployment; answers get the workload's `max_tokens` unless said otherwise."""
         return prepare(
             prompts,
             self._tokenizer,
-            max_tokens=self.deployment.workload.max_tokens,
+            max_tokens=max_tokens or self.deployment.workload.max_tokens,
             max_context=self.deployment.target.max_context,
         )
 
@@ -104,7 +113,7 @@ class Session:
         for worker in (self._stock, self._candidate):
             worker.launch()  # both load at once
         try:
-            return TimedRequests(
+            requests = TimedRequests(
                 stock=self._stock,
                 candidate=self._candidate,
                 ar=self._baselines.ar,
@@ -113,6 +122,31 @@ class Session:
             )
         except RequestFailed as error:
             raise EngineError(f"the engine cannot start: {error}") from error
+        self.check_drafter()
+        return requests
+
+    def answer(self, knobs: Mapping[str, KnobValue], prompt: PreparedPrompt, max_tokens: int) -> Generated:
+        """One untimed answer of the candidate worker. RequestFailed says how it failed."""
+        stop_ids = self._candidate.start().stop_ids
+        request = Generate(knobs=dict(knobs), prompt=prompt.tokens, max_tokens=max_tokens, stop_ids=stop_ids)
+        return self._candidate.generate(request, _ANSWER_SECONDS)[0]
+
+    def check_drafter(self) -> None:
+        """Warns where the deployment's drafter accepts as if it were wired wrongly (see autotune/selfcheck.py)."""
+        if self._drafter is None:
+            return
+        prompts = built_in_prompts(self._tokenizer, self.deployment.target.max_context - selfcheck.TOKENS)
+
+        def ask(knobs: Mapping[str, KnobValue], tokens: int) -> list[Generated]:
+            return [self.answer(knobs, prompt, tokens) for prompt in prompts]
+
+        try:
+            check = selfcheck.self_check(ask, self._space, drafter_kind(self._drafter), self._drafter)
+        except RequestFailed as error:
+            self._say(f"the drafter's self-check failed: {error}")
+            return
+        if not check.passed:
+            self._say(check.warning())
 
     def forcing(self, requests: TimedRequests, answers: Sequence[tuple[PreparedPrompt, Generated]]) -> TokenForcing:
         """Measures stock's noise against itself on AR answers of its own, which become references of forcing."""
@@ -156,6 +190,18 @@ class LazyEvaluator:
         if self._made is None:
             self._made = self._make()
         return self._made.evaluate(attempt, stage)
+
+
+def built_in_prompts(tokenizer: ChatTokenizer, longest: int) -> tuple[PreparedPrompt, ...]:
+    """The shortest shipped prompt of each of the first groups, cut where a small context has no room for it."""
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in read_prompts("shipped"):
+        groups.setdefault(prompt.group, []).append(prompt)
+    short = [min(group, key=lambda prompt: len(prompt.messages[0]["content"])) for group in groups.values()]
+    return tuple(
+        PreparedPrompt(id=prompt.id, group=prompt.group, tokens=tokenizer.encode(prompt.messages)[-longest:])
+        for prompt in short[: selfcheck.PROMPTS]
+    )
 
 
 def fresh_prompts(prompts: tuple[Prompt, ...], seen: tuple[str, ...], per_group: int) -> tuple[Prompt, ...]:

@@ -13,19 +13,19 @@ _PARALLEL = Condition(name="drafter", values=("dflash", "dflash2", "dspark"))
 """Drafters that score several candidates a position in one pass."""
 
 
-def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = False) -> KnobSpace:
+def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = ()) -> KnobSpace:
     """The knobs of a CPU deployment.
 
     Args:
         cores: bounds the thread count (default: this machine's).
         packs: the processor can multiply with packed bf16 weights, which is then what AR and stock do as well.
-        neural: the deployment has a drafter checkpoint, so `dflash` is an option.
+        neural: kinds of drafter checkpoint that there are, such as `dflash`: options beside those that read text.
     """
     threads = cores or os.cpu_count() or 1
     layouts = ("packed", "plain") if packs else ("plain",)
-    drafters = ("none", "ngram", "suffix", "dflash") if neural else ("none", "ngram", "suffix")
+    drafters = ("none", "ngram", "suffix", *neural)
     speculates = Condition(name="drafter", values=drafters[1:])
-    matches = Condition(name="drafter", values=("suffix", "dflash") if neural else ("suffix",))
+    matches = Condition(name="drafter", values=("suffix", *neural))
     return KnobSpace(
         version=SPACE_VERSION,
         knobs=(
@@ -34,7 +34,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = Fa
                 domain=ChoiceDomain(options=drafters),
                 default="ngram",
                 gap="acceptance",
-                help="who proposes tokens: nobody (AR), prompt lookup, a suffix automaton, or the neural drafter",
+                help="who proposes tokens: nobody (AR), prompt lookup, a suffix automaton, or a neural drafter",
             ),
             Knob(
                 name="draft_length",
@@ -92,7 +92,8 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: bool = Fa
                 when=matches,
                 help="a draft ends where its estimated probability falls below this",
             ),
-            *(_parallel_knobs() if neural else ()),
+            *(_parallel_knobs() if set(_PARALLEL.values) & set(neural) else ()),
+            *(_neural_knobs(neural) if neural else ()),
             Knob(
                 name="threads",
                 domain=IntDomain(low=1, high=threads),
@@ -154,12 +155,17 @@ def _parallel_knobs() -> tuple[Knob, ...]:
             when=_PARALLEL,
             help="so many tokens may be drafted: the first that the checkpoint lists, or the lowest ids; 0 means all",
         ),
+    )
+
+
+def _neural_knobs(neural: tuple[str, ...]) -> tuple[Knob, ...]:
+    return (
         Knob(
             name="suffix_first",
             domain=IntDomain(low=0, high=16),
             default=0,
             gap="acceptance",
-            when=_PARALLEL,
+            when=Condition(name="drafter", values=neural),
             help="a repeated suffix of this many tokens drafts instead of the neural drafter; 0 means never",
         ),
     )

@@ -30,7 +30,7 @@ class Target(_Strict):
 
 
 class DrafterSource(_Strict):
-    """A trained drafter for the target. `source` is `bundled:smollm2-135m-dflash` or a folder in DFlash layout."""
+    """A trained drafter for the target. `source` is `bundled:smollm2-135m-dflash` or a checkpoint folder."""
 
     source: str
 

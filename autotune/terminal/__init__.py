@@ -1,5 +1,6 @@
 """What a person sees. The only place of the project that writes to the terminal."""
 
+from autotune.terminal.accepted import AcceptanceLine, show_acceptance
 from autotune.terminal.checked import (
     BenchReport,
     Check,
@@ -16,6 +17,7 @@ from autotune.terminal.start import StartBlock, show_knobs, show_start
 from autotune.terminal.summary import Summary, SystemRow, show_summary
 
 __all__ = [
+    "AcceptanceLine",
     "BenchReport",
     "BudgetView",
     "Check",
@@ -29,6 +31,7 @@ __all__ = [
     "complain",
     "make_console",
     "notice",
+    "show_acceptance",
     "show_bench",
     "show_checks",
     "show_detail",

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.base import Drafter, Settings
-from engine.drafters.dflash_keys import read_config
+from engine.drafters.eagle3_drafter import load_eagle3
 from engine.drafters.parallel import load_dflash, load_dflash2, load_dspark
+from engine.drafters.small import load_small
+from engine.formats import kind_of, read_config
 from engine.models.llama import Llama
-from space.errors import EngineError, nearest
 
 
 class DraftModel(Protocol):
@@ -23,21 +24,15 @@ class DraftModel(Protocol):
 
 
 _LOADERS: dict[str, Callable[[Path, Mapping[str, Any], Llama], DraftModel]] = {
-    "DFlashDraftModel": load_dflash,
-    "DFlash2DraftModel": load_dflash2,
-    "DSparkDraftModel": load_dspark,
-    "Qwen3DSparkModel": load_dspark,
+    "dflash": load_dflash,
+    "dflash2": load_dflash2,
+    "dspark": load_dspark,
+    "eagle3": load_eagle3,
+    "small": load_small,
 }
 
 
 def load_drafter_checkpoint(folder: Path, target: Llama) -> DraftModel:
     """Loads a drafter for `target`; EngineError names the key, what it is and what the target has."""
     values = read_config(folder)
-    names = values.get("architectures")
-    name = names[0] if isinstance(names, list) and len(names) == 1 else None
-    if not isinstance(name, str) or name not in _LOADERS:
-        raise EngineError(
-            f"{folder / 'config.json'}: architectures is {names!r}{nearest(str(name), _LOADERS)}; "
-            f"known: {', '.join(_LOADERS)}"
-        )
-    return _LOADERS[name](folder, values, target)
+    return _LOADERS[kind_of(values, folder)](folder, values, target)

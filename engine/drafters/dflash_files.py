@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from engine.drafters.dflash import DFlash, DFlashConfig
-from engine.drafters.dflash_keys import Keys, read_config
+from engine.drafters.dflash_keys import Keys
 from engine.drafters.dflash_shape import read_shape
 from engine.drafters.dflash_tensors import fill
+from engine.formats import read_config
 from space.errors import EngineError
 
 TIED = "tied_markov"

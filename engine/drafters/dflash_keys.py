@@ -3,9 +3,7 @@
 Format keys may stand in an object of their own (`dflash_config`) or beside the others; the object wins.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from space.errors import EngineError, nearest
@@ -129,17 +127,3 @@ class Keys:
             for name in values:
                 if name not in known and name not in TRAINING:
                     raise EngineError(f"{self._where}{place}: unknown key {name!r}{nearest(name, known)}")
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json; EngineError says what is wrong with the file."""
-    path = folder / "config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EngineError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise EngineError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise EngineError(f"{path} holds a {type(values).__name__}; an object is needed")
-    return values

@@ -133,8 +133,6 @@ _BUILD: dict[str, Build] = {
 def load_parallel(kind: str, folder: Path, values: Mapping[str, Any], target: Llama) -> DFlashCheckpoint:
     """Loads a checkpoint of one of the three formats for `target`; EngineError in one line for what does not fit."""
     keys = Keys(values, str(folder / "config.json"))
-    # An early spelling: the layout is DSpark's, whatever the architecture says.
-    kind = "dspark" if kind == "dflash" and keys.raw("projector_type", nested=True) == "dspark" else kind
     with torch.device("meta"):
         model = _BUILD[kind](keys, target.config.layers).to(torch.bfloat16)
     keys.finish()
