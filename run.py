@@ -114,7 +114,7 @@ def _bench(parser: _Parser) -> None:
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="a file that export wrote")
     add("--acceptance", action="store_true", help="tau and acceptance by position of every drafter; nothing is timed")
-    add("--deployment", metavar="NAME", help="with --acceptance: whose drafters (default cpu-smollm2-dflash)")
+    add("--deployment", metavar="NAME", help="with --acceptance: whose drafters (default cpu-smollm2)")
     add(
         "--benchmark",
         action="extend",

@@ -72,7 +72,7 @@ class AcceptanceOptions:
     `prompts` is the most a set gives; `benchmark` files are sets beside the shipped prompts.
     """
 
-    deployment: str = "cpu-smollm2-dflash"
+    deployment: str = "cpu-smollm2"
     config: Path | None = None
     benchmark: tuple[Path, ...] = ()
     prompts: int = 20

@@ -27,7 +27,7 @@ from autotune.session import deployment_prompts, full_space
 from engine.protocol import Generate
 from engine.tokenizer import ChatTokenizer
 from engine.weights.source import checkpoint_folder, home_folder
-from space.catalog import ar_genome, stock_genome
+from space.catalog import ar_genome
 from space.deployment import find_deployment
 
 HERE = Path(__file__).resolve().parent
@@ -116,7 +116,7 @@ def main() -> None:
         systems: dict[str, Answer] = {
             "ours, AR": ours(client, ar),
             "ours, AR, packed weights": ours(packed, {**ar, "linear_path": "packed"}),
-            "ours, stock n-gram K=6": ours(client, stock_genome(space).knobs),
+            "ours, n-gram K=6": ours(client, {**ar_genome(space).knobs, "drafter": "ngram", "draft_length": 6}),
         }
         commands = [("", [sys.executable, str(HERE / "peer_transformers.py"), str(folder)])]
         if options.vllm_python:

@@ -32,14 +32,14 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str
             Knob(
                 name="drafter",
                 domain=ChoiceDomain(options=drafters),
-                default="ngram",
+                default=neural[0] if neural else "ngram",
                 gap="acceptance",
                 help="who proposes tokens: nobody (AR), prompt lookup, a suffix automaton, or a neural drafter",
             ),
             Knob(
                 name="draft_length",
                 domain=IntDomain(low=1, high=32, log=True),
-                default=6,
+                default=7 if neural else 6,
                 gap="waste",
                 when=speculates,
                 help="most tokens drafted a step",
@@ -172,8 +172,11 @@ def _neural_knobs(neural: tuple[str, ...]) -> tuple[Knob, ...]:
 
 
 def stock_genome(space: KnobSpace) -> Genome:
-    """Stock: the defaults of vLLM's n-gram speculation, K = 6 and n-grams of exactly 5 tokens."""
-    return Genome.complete(space, {"drafter": "ngram", "draft_length": 6, "ngram_max": 5, "ngram_min": 5})
+    """Stock, which is a space's defaults: the deployment's drafter as released, drafting a whole block of 7.
+
+    Without one, the defaults of vLLM's n-gram speculation: K = 6 and n-grams of exactly 5 tokens.
+    """
+    return Genome.complete(space, {})
 
 
 def ar_genome(space: KnobSpace) -> Genome:

@@ -14,7 +14,8 @@ from space.catalog import ar_genome, cpu_space, stock_genome
 from space.errors import EngineError
 from space.knobs import names
 
-SPACE = cpu_space(cores=4, neural=True)
+SPACE = cpu_space(cores=4, neural=("dflash",))
+TEXT_ONLY = cpu_space(cores=4)
 
 
 def test_engine_and_catalogue_have_the_same_knobs():
@@ -43,7 +44,9 @@ def test_every_option_of_the_catalogue_exists_in_the_engine(tiny_model, tiny_dfl
 
 
 def test_stock_and_ar():
-    stock = Settings.from_knobs(stock_genome(SPACE).knobs)
+    released = Settings.from_knobs(stock_genome(SPACE).knobs)
+    assert (released.drafter, released.draft_length, released.draft_vocabulary) == ("dflash", 7, 0)
+    stock = Settings.from_knobs(stock_genome(TEXT_ONLY).knobs)
     assert (stock.drafter, stock.draft_length, stock.ngram_max, stock.ngram_min) == ("ngram", 6, 5, 5)
     assert Settings.from_knobs(ar_genome(SPACE).knobs).drafter == Settings().drafter == "none"
 
