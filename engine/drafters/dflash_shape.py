@@ -113,7 +113,7 @@ def _sliding_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     first = keys.integer("max_window_layers", 0, least=0)
     if types is None:
         return tuple(bool(use) and layer >= first for layer in range(layers))
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= {_SLIDING, _FULL}:
+    if not isinstance(types, list) or len(types) != layers or any(kind not in (_SLIDING, _FULL) for kind in types):
         raise keys.error("layer_types", types, f"{layers} times {_FULL!r} or {_SLIDING!r} is needed")
     if use is False and _SLIDING in types:
         raise keys.error("use_sliding_window", use, f"but layer_types has {_SLIDING!r}: the two must agree")
