@@ -29,8 +29,13 @@ them: what counts is which tables the file holds."""
 _MOST = 2**40
 """No number of a config is as large; NaN is not below it either."""
 
-TRAINING = frozenset({"num_anchors", "confidence_head_alpha", "mask_token"})
-"""Format keys that only training or a tokenizer reads."""
+TRAINING = frozenset(
+    {
+        "confidence_head_alpha", "has_embed_tokens", "has_lm_head", "loss_decay_gamma", "mask_token", "num_anchors",
+        "selector_loss_weight",
+    }
+)  # fmt: skip
+"""Format keys that only training or a tokenizer reads, or that the file itself answers."""
 
 
 class Keys:
