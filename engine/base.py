@@ -107,5 +107,9 @@ class Drafter(Protocol):
 class ParallelDrafter(Drafter, Protocol):
     """A drafter that scores several candidates a position in one pass: what trees are built from."""
 
-    def lattice(self, limit: int, width: int) -> Lattice:
-        """Scores at most `limit` positions with at most `width` candidates each; may have no positions."""
+    def lattice(self, limit: int, width: int, path: Sequence[int] = ()) -> Lattice:
+        """Scores at most `limit` positions with at most `width` candidates each; may have no positions.
+
+        A `path` of drafted tokens is taken as if it were committed: the positions are those behind it. Whatever the
+        drafter would have known of a committed path, such as the target's taps, it does without.
+        """

@@ -24,8 +24,16 @@ ORDINARY = frozenset(
 """Keys of any Hugging Face config that say nothing about how this drafter computes. Which tables are tied is among
 them: what counts is which tables the file holds."""
 
-TRAINING = frozenset({"num_anchors", "confidence_head_alpha", "mask_token"})
-"""Format keys that only training or a tokenizer reads."""
+_MOST = 2**40
+"""No number of a config is as large; NaN is not below it either."""
+
+TRAINING = frozenset(
+    {
+        "confidence_head_alpha", "has_embed_tokens", "has_lm_head", "loss_decay_gamma", "mask_token", "num_anchors",
+        "selector_loss_weight",
+    }
+)  # fmt: skip
+"""Format keys that only training or a tokenizer reads, or that the file itself answers."""
 
 
 class Keys:
@@ -37,7 +45,7 @@ class Keys:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         """Takes the file's content and its path for messages."""
         self._values, self._where = values, where
-        nested = values.get(NESTED, {})
+        nested = {} if values.get(NESTED) is None else values[NESTED]
         if not isinstance(nested, dict):
             raise self.error(NESTED, nested, "an object is needed")
         self._nested: Mapping[str, Any] = nested
@@ -69,7 +77,7 @@ class Keys:
         value = self.need(name, nested=nested) if default is None else self.raw(name, nested=nested)
         if value is None and default is not None:
             return default
-        if type(value) not in (int, float) or value <= 0:
+        if type(value) not in (int, float) or not 0 < value < _MOST:
             raise self.error(name, value, "a positive number is needed")
         return float(value)
 
@@ -80,7 +88,7 @@ class Keys:
             return default
         if type(value) is float and not value.is_integer():
             raise self.error(name, value, "a whole number is needed")
-        if type(value) not in (int, float) or value < least:
+        if type(value) not in (int, float) or not least <= value < _MOST:
             raise self.error(name, value, f"a {'positive number' if least == 1 else f'number from {least}'} is needed")
         return int(value)
 

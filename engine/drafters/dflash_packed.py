@@ -114,11 +114,12 @@ class PackedDFlash:
         cache.write_all(keys.view(rows, config.layers, config.kv_heads, config.head_dim), both[:, :, 1])
         cache.commit(list(range(rows)))
 
-    def hidden(self, anchor: int, limit: int, cache: KVCache) -> Tensor:
-        """Final hidden states [limit, hidden] of the mask rows behind `anchor`, the token after the context."""
+    def hidden(self, anchor: int, limit: int, cache: KVCache, ahead: int = 0) -> Tensor:
+        """Final hidden states [limit, hidden] of the mask rows behind `anchor`, `ahead` positions after the context."""
         block = self.config.block_size
         rows = torch.cat((self._tables.embedding[anchor][None], self._mask.expand(block - 1, -1)))
-        positions = torch.arange(cache.length, cache.length + block)
+        start = cache.length + ahead
+        positions = torch.arange(start, start + block)
         everything = torch.ones(block, block, dtype=torch.bool)
         return self.body.body(rows, positions, cache, everything)[0][1 : limit + 1]
 
@@ -174,11 +175,11 @@ class PackedSession:
         return self._model.chain(self._hidden(anchor, limit), anchor, candidates)
 
     @torch.inference_mode()
-    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None) -> Lattice:
-        """Scores at most `limit` positions after `anchor` with at most `width` candidates each."""
-        return self._model.lattice(self._hidden(anchor, limit), anchor, width, candidates)
+    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None, ahead: int = 0) -> Lattice:
+        """Scores at most `limit` positions after `anchor`, which stands `ahead` positions behind the committed text."""
+        return self._model.lattice(self._hidden(anchor, limit, ahead), anchor, width, candidates)
 
-    def _hidden(self, anchor: int, limit: int) -> Tensor:
+    def _hidden(self, anchor: int, limit: int, ahead: int = 0) -> Tensor:
         if not self._cache.length:
             raise EngineError("the drafter has no context: extend it with the prompt's taps before it proposes")
-        return self._model.hidden(anchor, limit, self._cache)
+        return self._model.hidden(anchor, limit, self._cache, ahead)

@@ -20,6 +20,7 @@ _NESTED_FIXED: dict[str, object] = {
 }
 _INTEGERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+_FIRST_WINDOW = 28  # Qwen3's own default of max_window_layers
 
 
 def read_shape(keys: Keys, target_layers: int | None, *, sliding_is_causal: bool, from_anchor: bool) -> dict[str, Any]:
@@ -110,10 +111,10 @@ def _spans(keys: Keys, layers: int, sliding_is_causal: bool) -> tuple[tuple[int,
 def _sliding_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     """Which layers have a window: `layer_types`, or `use_sliding_window` from layer `max_window_layers` on."""
     types, use = keys.raw("layer_types"), keys.flag("use_sliding_window", None)
-    first = keys.integer("max_window_layers", 0, least=0)
+    first = keys.integer("max_window_layers", _FIRST_WINDOW, least=0)
     if types is None:
         return tuple(bool(use) and layer >= first for layer in range(layers))
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= {_SLIDING, _FULL}:
+    if not isinstance(types, list) or len(types) != layers or any(kind not in (_SLIDING, _FULL) for kind in types):
         raise keys.error("layer_types", types, f"{layers} times {_FULL!r} or {_SLIDING!r} is needed")
     if use is False and _SLIDING in types:
         raise keys.error("use_sliding_window", use, f"but layer_types has {_SLIDING!r}: the two must agree")

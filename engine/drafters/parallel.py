@@ -35,8 +35,8 @@ class Session(Protocol):
     def propose(self, anchor: int, limit: int, candidates: int | None) -> list[int]:
         """Drafts at most `limit` tokens after the committed token `anchor`."""
 
-    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None) -> Lattice:
-        """Scores at most `limit` positions after `anchor` with at most `width` candidates each."""
+    def lattice(self, anchor: int, limit: int, width: int, candidates: int | None, ahead: int = 0) -> Lattice:
+        """Scores at most `limit` positions after `anchor`, which stands `ahead` positions behind the committed text."""
 
 
 class DFlashDrafter:
@@ -79,12 +79,14 @@ class DFlashDrafter:
             return [int(token) for token in greedy_walk(chain)[0]] if len(chain.ids) else []
         return self._session.propose(self._anchor, min(limit, self._longest), self._candidates)
 
-    def lattice(self, limit: int, width: int) -> Lattice:
+    def lattice(self, limit: int, width: int, path: Sequence[int] = ()) -> Lattice:
         """Scores at most `limit` positions, and at most the block, with at most `width` candidates each.
 
-        The greedy walk over it is what `propose` drafts, whatever the width.
+        The greedy walk over it is what `propose` drafts, whatever the width. Behind a drafted `path` the block's anchor
+        is the path's last token, at its own position; the context lacks the path, which has no taps.
         """
-        found = self._session.lattice(self._anchor, min(limit, self._longest), width, self._candidates)
+        anchor, limit = path[-1] if path else self._anchor, min(limit, self._longest)
+        found = self._session.lattice(anchor, limit, width, self._candidates, len(path))
         return cut(found, self._confidence)
 
 

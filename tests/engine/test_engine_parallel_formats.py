@@ -56,10 +56,13 @@ def checkpoint(request, tiny_model, tiny_dflash):
     return DFlashCheckpoint(model.to(torch.bfloat16).eval(), tiny_model, request.param)
 
 
+def some_context(model):
+    return torch.randn(39, model.fc.in_features, generator=torch.Generator().manual_seed(4)).bfloat16()
+
+
 def started(checkpoint, **knobs):
     drafter = checkpoint.start(Settings(drafter=checkpoint.kind, draft_length=5, **knobs))
-    taps = torch.randn(39, 64 * len(drafter.taps), generator=torch.Generator().manual_seed(4)).bfloat16()
-    drafter.extend(PROMPT, taps)
+    drafter.extend(PROMPT, some_context(checkpoint.model))
     return drafter
 
 
@@ -93,6 +96,21 @@ def test_a_draft_ends_where_it_is_unsure(checkpoint):
         assert len(started(checkpoint, confidence=floor).lattice(9, 3).ids) == kept
     assert cut(whole, 0.0) is whole
     assert started(checkpoint, confidence=1.1).propose(9) == []
+
+
+def test_behind_a_path_the_block_starts_where_the_path_ends(checkpoint):
+    """Its last token is the anchor, at its own position, over the context of the committed text."""
+    model, tables, anchor = checkpoint.model, checkpoint.tables, torch.tensor([9])
+    context = model.inject(some_context(model), torch.arange(39))
+    hidden = model(model.block(tables.embedding[anchor])[0], torch.arange(42, 47), context)
+    expected = model.lattice(model.drafting_rows(hidden), anchor, tables, 64, 4)
+    drafter = started(checkpoint)
+    found = drafter.lattice(9, 4, [7, 8, 9])
+    assert found.ids.shape == expected.ids.shape
+    assert (found.ids[:, 0] == expected.ids[:, 0]).float().mean() > 0.5, "but for the rounding of a packed layout"
+    torch.testing.assert_close(found.edges[0, 0], expected.edges[0, 0], atol=0.1, rtol=0.05)
+    same_anchor = drafter.lattice(9, 4, [7, 8, PROMPT[-1]])
+    assert not torch.equal(same_anchor.edges, drafter.lattice(9, 4).edges), "it stands at another position"
 
 
 def test_the_head_for_pairs_has_a_knob(checkpoint):

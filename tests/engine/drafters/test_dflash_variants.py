@@ -45,6 +45,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "taps not listed": without(public.DFLASH, "num_target_layers") | {"dflash_config": {"mask_token_id": public.MASK}},
     "the embedding tapped": public.nested(public.DFLASH, target_layer_ids=[-1, 6]),
     "a sliding layer": public.DFLASH | SLIDING,
+    "sliding from a layer on": without(public.DFLASH, "layer_types")
+    | {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1},
+    "sliding from a layer beyond": without(public.DFLASH, "layer_types", "max_window_layers")
+    | {"sliding_window": 4, "use_sliding_window": True},
     "sliding, not causal": public.DFLASH | ALL_SLIDING | {"is_causal": False},
     "all causal": public.DFLASH | {"is_causal": True},
     "causal inside": public.nested(public.DFLASH, causal=True),
@@ -57,6 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         public.DFLASH
         | {"_name_or_path": "x", "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "torch_dtype": "bf"},
         mask_token="<|mask|>",
+        loss_decay_gamma=7.0,
         attention_mode="gqa",
         attention_sink_bias=False,
         use_swa=False,
@@ -69,7 +74,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def test_config_variants(tmp_path: Path, target: Llama, name: str) -> None:
     folder = public.write(tmp_path, CONFIGS[name], public.body())
     double = naive(folder, target)
-    double.c.setdefault("layer_types", ["full_attention"] * 2)
+    second = "sliding_attention" if name == "sliding from a layer on" else "full_attention"
+    double.c.setdefault("layer_types", ["full_attention", second])
     assert_agrees(folder, target, double)
 
 

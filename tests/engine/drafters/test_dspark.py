@@ -94,19 +94,26 @@ def test_sliding_layers_look_both_ways(tmp_path: Path, target: Llama) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_edges_are_log_probabilities_given_what_stands_before(tmp_path: Path, target: Llama, kind: str) -> None:
     """An rnn head's are those with the state of the greedy walk, whichever candidate stands before."""
-    folder, taps = checkpoint(tmp_path, kind), some_taps(6, 2 * public.HIDDEN)
-    drafter, double = exact_drafter(folder, target), naive(folder, target)
-    drafter.extend([9] * 6, taps)
-    lattice, rows = drafter.lattice(9, 6), double.hidden(taps.double().numpy(), 9)
-    chain, _, states = double.walk(taps.double().numpy(), 9)
-    assert lattice.ids.shape == (5, 6)
-    for j, hidden in enumerate(rows):
-        for a, previous in enumerate([9] if j == 0 else lattice.ids[j - 1].tolist()):
-            logits = torch.from_numpy(double.logits(hidden) + double.bias(hidden, previous, states[j])[0])
-            expected = logits.log_softmax(-1)[lattice.ids[j]].float()
-            torch.testing.assert_close(lattice.edges[j, a], expected, atol=1e-4, rtol=1e-4)
-    for width in (1, 2, 6, 50):
-        assert greedy_walk(drafter.lattice(9, width))[0].tolist() == chain
+    heads = public.dspark_heads(kind)
+    heads["markov_head.markov_w2.weight"] *= 2  # loud enough that the walk leaves what is likeliest on the whole
+    config = public.DSPARK | {"markov_head_type": kind}
+    folder = public.write(tmp_path, config, public.body() | public.own_tables() | heads)
+    taps, double, aside = some_taps(6, 2 * public.HIDDEN), naive(folder, target), 0
+    for anchor in (11, 15, 27, 35):
+        drafter = exact_drafter(folder, target)
+        drafter.extend([anchor] * 6, taps)
+        lattice, rows = drafter.lattice(9, 6), double.hidden(taps.double().numpy(), anchor)
+        chain, _, states = double.walk(taps.double().numpy(), anchor)
+        assert lattice.ids.shape == (5, 6)
+        for j, hidden in enumerate(rows):
+            for a, previous in enumerate([anchor] if j == 0 else lattice.ids[j - 1].tolist()):
+                logits = torch.from_numpy(double.logits(hidden) + double.bias(hidden, previous, states[j])[0])
+                expected = logits.log_softmax(-1)[lattice.ids[j]].float()
+                torch.testing.assert_close(lattice.edges[j, a], expected, atol=1e-4, rtol=1e-4)
+        for width in (1, 2, 6, 50):
+            assert greedy_walk(drafter.lattice(9, width))[0].tolist() == chain
+        aside += sum(int(ids[0]) != token for ids, token in zip(lattice.ids[:-1], chain, strict=False))
+    assert aside
 
 
 @pytest.mark.parametrize("reads", [True, False])

@@ -1,6 +1,8 @@
 """A checkpoint of a parallel drafter that cannot work is refused in one line before anything runs."""
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,10 @@ import torch
 from torch import Tensor
 
 from engine.drafters.checkpoint import load_drafter_checkpoint
+from engine.drafters.dflash2_files import read_dflash2_config
+from engine.drafters.dflash_files import read_dflash_config
+from engine.drafters.dflash_keys import Keys
+from engine.drafters.dspark_files import read_dspark_config
 from engine.models.llama import Llama
 from space.errors import EngineError
 from tests.engine.drafters import public_layouts as public
@@ -192,3 +198,35 @@ def test_side_file(tmp_path: Path, target: Llama) -> None:
         refused(folder, target, message)
     side.write_bytes(b"nothing")
     refused(folder, target, "cannot read .*mask_embedding.pt")
+
+
+ODD = [None, "x", -1, 0, 1.5, True, [], {}, [[1], [2]], [None], {"a": 1}, float("nan"), float("inf"), 2**70]
+OPTIONAL = ["draft_vocab_size", "target_hidden_size", "is_causal", "causal", "layer_ids", "rope_parameters"]
+OPTIONAL += ["input_embedding_scale", "final_logit_softcapping", "logit_scale", "projector_type", "sample_from_anchor"]
+READERS = {"dflash": read_dflash_config, "dflash2": read_dflash2_config, "dspark": read_dspark_config}
+
+
+def read_or_refusal(name: str, values: dict[str, Any]) -> dict[str, Any] | str:
+    try:
+        keys = Keys(values, "config.json")
+        config = READERS[name](keys, public.DEPTH)
+        keys.finish()
+    except EngineError as error:
+        return str(error)
+    return asdict(config)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_an_odd_value_is_read_or_refused(name: str, odd: object) -> None:
+    """Whatever a key holds, the answer is a config of finite numbers or one line."""
+    config = FORMATS[name][0]
+    inner = config.get("dflash_config", {})
+    changed = [config | {key: odd} for key in [*config, *OPTIONAL]]
+    changed += [config | {"dflash_config": inner | {key: odd}} for key in [*inner, *OPTIONAL]]
+    answers = [read_or_refusal(name, values) for values in changed]
+    refusals = [answer for answer in answers if isinstance(answer, str)]
+    assert refusals
+    assert not any("\n" in refusal for refusal in refusals)
+    read = [answer for answer in answers if isinstance(answer, dict)]
+    assert all(math.isfinite(value) for shape in read for value in shape.values() if isinstance(value, float))
