@@ -10,6 +10,8 @@ from autotune.history import searched
 FINALISTS = 3
 # The reserve holds two confirmations; the third finalist takes what is left.
 RESERVED = 2
+# And so many search evaluations, but at most a tenth of the time, for telling what the winner's choices are worth.
+ABLATIONS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,10 @@ class Budget:
         """True when one more confirmation fits into what is left."""
         return self.seconds_left() >= self._confirmation(trials)
 
+    def affords_ablation(self, trials: Sequence[Trial]) -> bool:
+        """True when one more search evaluation of median cost fits into what is left, reserve included."""
+        return self.evals_left(trials) > 0 and self.seconds_left() >= (_median_cost(trials, "search") or 0.0)
+
     def left(self, trials: Sequence[Trial]) -> str:
         """What is left, ready to print: `1m40s, 180 evals`."""
         return f"{format_duration(max(0.0, self.seconds_left()))}, {self.evals_left(trials)} evals"
@@ -64,7 +70,8 @@ class Budget:
         # A short budget keeps one confirmation only: else it would be spent on confirming the first seed.
         # The expected cost, not the measured one: a cheap confirmation must not send a resumed run back to searching.
         one = self._expected_confirmation(trials)
-        return min(RESERVED * one, max(one, self.seconds / 3))
+        ablations = min(ABLATIONS * (_median_cost(trials, "search") or 0.0), self.seconds / 10)
+        return min(RESERVED * one, max(one, self.seconds / 3)) + ablations
 
 
 def _median_cost(trials: Sequence[Trial], stage: str) -> float | None:

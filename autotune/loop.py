@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from archive.base import Attempt, Evaluation, RunRecord
+from autotune.ablation import ABLATE_OPERATOR, ablations
 from autotune.base import Evaluator, Observer, Proposal, Store, Trial, as_trials
 from autotune.budget import FINALISTS, Budget
-from autotune.history import UNJUDGED
+from autotune.history import UNJUDGED, Tried
 from autotune.proposer import Proposer
 from autotune.randomness import dump_state, restored
 from autotune.ranking import best, fastest_first, finalists
@@ -135,6 +136,19 @@ def _confirm(session: _Session, budget: Budget, stop: Callable[[], bool]) -> boo
     return True
 
 
+def _ablate(session: _Session, budget: Budget, stop: Callable[[], bool]) -> None:
+    """Measures what each choice of the winner is worth, as far as the budget goes."""
+    winner = session.winner()
+    if winner is None:
+        return
+    for _, genome in ablations(winner.attempt.genome, session.space):
+        if stop() or not budget.affords_ablation(session.trials):
+            return
+        if genome not in Tried.of(session.trials):
+            parents = (winner.attempt.genome.id,)
+            session.evaluate(Proposal(genome=genome, parents=parents, operator=ABLATE_OPERATOR), "search", budget)
+
+
 def run_search(
     *,
     store: Store,
@@ -155,4 +169,6 @@ def run_search(
     ended = _search(session, budget, stop)
     if ended is not Ended.STOPPED and not _confirm(session, budget, stop):
         ended = Ended.STOPPED
+    if ended is not Ended.STOPPED:
+        _ablate(session, budget, stop)
     return SearchResult(trials=tuple(session.trials), best=session.leader(), winner=session.winner(), ended=ended)

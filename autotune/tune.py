@@ -19,6 +19,7 @@ from archive.export import write_export
 from archive.queries import outcome_counts
 from archive.store import Archive
 from archive.summary import summarise
+from autotune.ablation import worths
 from autotune.base import Trial, as_trials
 from autotune.budget import Budget
 from autotune.environment import environment
@@ -242,6 +243,7 @@ class _Job:
             counts=outcome_counts(archive, run.id),
             best=result.winner.attempt.genome if result.winner else None,
             export=export,
+            worths=worths(result.winner.attempt.genome, result.trials, self.space) if result.winner else (),
             without=_STOPPED if stopped else _UNCONFIRMED,
         )
         show_summary(self.console, summary)

@@ -3,10 +3,12 @@
     python benchmarks/vllm_acceptance.py prepare --target FOLDER --drafter FOLDER --out PAIR gsm8k.jsonl ...
     python benchmarks/vllm_acceptance.py vllm --pair PAIR     (in vLLM's environment; needs a GPU)
     python benchmarks/vllm_acceptance.py ours --pair PAIR
+    python benchmarks/vllm_acceptance.py same-text --pair PAIR
 
 `prepare` writes the pair in the fully public layout: a drafter without this project's Markov head, its mask embedding
 as a row of the target's embedding table, whose vocabulary is padded for it. Greedy, K = 7, 128 new tokens, a batch of
-all prompts of a set in vLLM and one request at a time here.
+all prompts of a set in vLLM and one request at a time here. The two write slightly different texts, as any two bf16
+systems do; `same-text` counts the steps that this drafter needs for the very text that vLLM wrote.
 """
 
 import argparse
@@ -138,8 +140,27 @@ def ours(args: argparse.Namespace) -> None:
     report("ours", by_set, args.pair / "ours.json")
 
 
+def same_text(args: argparse.Namespace) -> None:
+    """Scores this drafter on vLLM's answers: drafts at every position of a finished text tell its steps exactly."""
+    import torch
+
+    from engine.drafters.checkpoint import load_drafter_checkpoint
+    from engine.drafters.train.evaluate import score
+    from engine.drafters.train.target_files import load_target
+    from engine.weights.checkpoint import load_checkpoint
+
+    model = load_drafter_checkpoint(args.pair / "drafter", load_checkpoint(args.pair / "target")).model
+    target, _ = load_target(args.pair / "target", torch.device("cpu"))
+    theirs = json.loads((args.pair / "vllm.json").read_text())
+    for name, prompts in json.loads((args.pair / "prompts.json").read_text()).items():
+        answers = theirs[name]["answers"]
+        tokens = sum(len(answer) - 1 for answer in answers)
+        found, wanted = score(model, target, prompts, answers).tau, tokens / theirs[name]["steps"]
+        print(f"RES same-text {name} ours {found:.3f} vllm {wanted:.3f} ({found / wanted - 1:+.1%})", flush=True)
+
+
 def main() -> None:
-    """Runs one of the three."""
+    """Runs one of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     first = commands.add_parser("prepare")
@@ -149,8 +170,8 @@ def main() -> None:
     first.add_argument("--per-set", type=int, default=20)
     first.add_argument("prompts", type=Path, nargs="+")
     first.set_defaults(run=prepare)
-    for run in (vllm, ours):
-        command = commands.add_parser(run.__name__)
+    for run in (vllm, ours, same_text):
+        command = commands.add_parser(run.__name__.replace("_", "-"))
         command.add_argument("--pair", type=Path, required=True)
         command.add_argument("--max-tokens", type=int, default=128)
         command.add_argument("--draft-length", type=int, default=7)

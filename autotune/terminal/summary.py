@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from archive.base import Forced
+from autotune.ablation import Worth
 from autotune.terminal.console import new_table, print_line, print_table
 from autotune.terminal.words import decimal, duration, forced_long, knob_list, outcome_counts, percent, ratio
+from autotune.terminal.worth import show_worths
 from space.genome import Genome
 from space.outcome import Outcome
 
@@ -38,6 +40,7 @@ class Summary:
     counts: Mapping[Outcome, int]
     best: Genome | None
     export: Path | None
+    worths: tuple[Worth, ...] = ()
     without: str = ""
 
 
@@ -67,6 +70,7 @@ def show_summary(console: Console, summary: Summary) -> None:
     if summary.rows:
         print_table(console, system_table(summary.deployment, summary.rows))
         print_line(console, "")
+    show_worths(console, summary.worths)
     total = f"evaluations: {sum(summary.counts.values())} in {duration(summary.seconds)}: "
     print_line(console, Text.assemble(total, outcome_counts(summary.counts)))
     if summary.best is None:

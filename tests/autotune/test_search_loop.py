@@ -224,7 +224,7 @@ def test_a_finalist_that_fails_its_confirmation_is_followed_by_the_next():
         run=run_record(),
         evaluator=landscape,
         proposer=proposer(),
-        budget=Budget(max_evals=6, seconds=9.0, clock=landscape.clock, started=0.0),
+        budget=Budget(max_evals=6, seconds=10.0, clock=landscape.clock, started=0.0),
         observer=Watcher(),
         stop=lambda: False,
     )
