@@ -37,4 +37,5 @@ def show_acceptance(console: Console, deployment: str, max_tokens: int, lines: S
         shares = (decimal(None if share is None else 100 * share, 0) for share in line.by_position)
         table.add_row(f"{line.prompts} ({line.count})", line.drafter, str(line.tokens), decimal(line.tau, 2), *shares)
     print_table(console, table)
-    print_line(console, f"greedy, at most {max_tokens} new tokens a prompt; tau includes the bonus token", style="dim")
+    counted = "position k: of the steps that drafted k tokens, those in which all k held; tau includes the bonus token"
+    print_line(console, f"greedy, at most {max_tokens} new tokens a prompt; {counted}", style="dim")

@@ -41,7 +41,7 @@ description = "a target and a drafter that are made for each other"
 
 [target]
 source = "{target}"
-max_context = 512
+max_context = 1024
 
 [drafter]
 source = "{folder / "drafter"}"
