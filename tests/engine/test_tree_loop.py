@@ -11,8 +11,7 @@ from scored_drafter import ScoredModel
 
 from engine.base import Request, Settings
 from engine.drafters import make_drafter
-from engine.drafters.dflash import DFlashSession
-from engine.drafters.parallel import DFlashCheckpoint
+from engine.drafters.parallel import DFlashCheckpoint, DFlashDrafter
 from engine.loop import Decoder
 from engine.stock import Stock
 from engine.verify import speculation
@@ -170,33 +169,25 @@ def test_a_full_context_leaves_room_for_a_tree():
 
 
 def test_the_second_pass_stands_behind_the_first_blocks_path(tiny_model, tiny_dflash, monkeypatch):
-    """Its anchor is the path's last token at that token's position, over the context of committed positions only."""
-    calls = []
-    lattice = DFlashSession.lattice
+    """A block of four, and the room that is left behind it."""
+    calls, trees = [], []
+    lattice, verify = DFlashDrafter.lattice, Decoder._verify
 
-    def spy(self, anchor, limit, width, candidates=64, ahead=0):
-        calls.append((self.length, anchor, limit, ahead))
-        return lattice(self, anchor, limit, width, candidates, ahead)
+    def spy(self, limit, width, path=()):
+        calls.append((limit, list(path)))
+        return lattice(self, limit, width, path)
 
-    monkeypatch.setattr(DFlashSession, "lattice", spy)
+    def watch(self, last, draft, *rest):
+        trees.append(list(draft.tokens))
+        return verify(self, last, draft, *rest)
+
+    monkeypatch.setattr(DFlashDrafter, "lattice", spy)
+    monkeypatch.setattr(Decoder, "_verify", watch)
     decoder = Decoder(tiny_model, 256, DFlashCheckpoint(tiny_dflash, tiny_model))
     policy = Settings(drafter="dflash", draft_length=7, level_one="second_pass")
     found = decoder.generate(Request(prompt=some_prompt(30), max_tokens=9), policy)
-    assert found.log.drafted[0] == 7
-    (length, anchor, limit, ahead), (again, behind, rest, further) = calls[:2]
-    assert (length, anchor, limit, ahead) == (30, found.tokens[0], 4, 0)
-    assert (again, rest, further) == (30, 3, 4)
-    # The second block equals a first block whose anchor is moved: position and token are all that differs.
-    session = DFlashSession(tiny_dflash, tiny_model.embedding, tiny_model.head.weight)
-    decoder.cache.reset()
-    _, taps = decoder.model.forward_tapped(torch.tensor(some_prompt(30)), torch.arange(30), decoder.cache, taps=(0,))
-    session.extend(taps)
-    session.length += 4
-    moved = lattice(session, behind, 3, 16)
-    session.length -= 4
-    second = lattice(session, behind, 3, 16, ahead=4)
-    assert torch.equal(second.ids, moved.ids)
-    assert torch.equal(second.edges, moved.edges)
+    assert found.log.drafted[0] == len(trees[0]) == 7
+    assert calls[:2] == [(7, []), (3, trees[0][:4])]
 
 
 @pytest.mark.parametrize(
