@@ -65,6 +65,14 @@ def _config(parser: _Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="a file that export wrote")
 
 
+def _replay(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("--deployment", metavar="NAME", default="cpu-smollm2-dflash", help="whose models (default cpu-smollm2-dflash)")
+    add("--benchmark", nargs="+", default=[], type=Path, metavar="FILE", help="JSON-lines files of prompts")
+    add("--prompts", type=_count, default=20, metavar="N", help="most prompts of a file, evenly spaced (default 20)")
+    add("--max-tokens", type=_count, default=128, metavar="N", help="longest answer in tokens (default 128)")
+
+
 def _deployment(parser: _Parser) -> None:
     shipped = f"shipped: {', '.join(shipped_names())}; or the path of a .toml file"
     parser.add_argument("--deployment", metavar="NAME", required=True, help=shipped)
@@ -123,6 +131,9 @@ COMMANDS: Mapping[str, Command] = {
     "archive show": Command(help="a run, a genome or one attempt", add=_show, options=opt.ArchiveShowOptions),
     "archive top": Command(help="the best evaluations", add=_top, options=opt.ArchiveTopOptions),
     "bench": Command(help="measure a configuration against AR and stock", add=_config, options=opt.BenchOptions),
+    "bench --replay": Command(
+        help="tau of chains and trees at equal node budgets, by exact replay", add=_replay, options=opt.ReplayOptions
+    ),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
     "doctor": Command(help="what this machine has and what is missing", add=_nothing, options=opt.DoctorOptions),
 }
@@ -132,6 +143,8 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     """Splits a command line into the command's name and the rest; options alone mean `tune`."""
     if words[0].startswith("-"):
         return "tune", list(words)
+    if words[0] == "bench" and "--replay" in words:
+        return "bench --replay", [word for word in words[1:] if word != "--replay"]
     given = " ".join(words[:2]) if words[0] == "archive" else words[0]
     if given in ("archive", "archive --help", "archive -h"):
         raise InputError("archive needs one of: list, show ID, top\nSee: python run.py archive list --help")
@@ -163,6 +176,7 @@ def _handler(name: str) -> Callable[[Any], int]:
         "archive show": commands.archive_show,
         "archive top": commands.archive_top,
         "bench": commands.bench,
+        "bench --replay": commands.bench_replay,
         "verify": commands.verify,
         "doctor": commands.run_doctor,
     }
@@ -170,7 +184,7 @@ def _handler(name: str) -> Callable[[Any], int]:
 
 
 def _overview() -> None:
-    lines = "\n".join(f"  {name:<14}{command.help}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:<16}{command.help}" for name, command in COMMANDS.items())
     description = f"SpecPilot: a search-based autotuner for speculative decoding.\n\ncommands:\n{lines}"
     epilog = f"example: {EXAMPLE}\noptions of a command: python run.py COMMAND --help"
     _Parser(

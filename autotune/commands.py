@@ -18,6 +18,7 @@ from autotune.options import (
     BenchOptions,
     DoctorOptions,
     ExportOptions,
+    ReplayOptions,
     TuneOptions,
     VerifyOptions,
 )
@@ -87,6 +88,13 @@ def archive_top(options: ArchiveTopOptions) -> int:
 def bench(options: BenchOptions) -> int:
     """A configuration beside AR and stock."""
     return check.bench(make_console(), options.config)
+
+
+def bench_replay(options: ReplayOptions) -> int:
+    """Chains and trees at equal node budgets, replayed."""
+    from autotune.replay.compare import compare  # late: it loads torch, which no other command needs here
+
+    return compare(make_console(), options)
 
 
 def verify(options: VerifyOptions) -> int:

@@ -65,6 +65,16 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Replay chains and trees on recorded answers; `benchmark` files of prompts, else the deployment's own."""
+
+    deployment: str = "cpu-smollm2-dflash"
+    benchmark: tuple[Path, ...] = ()
+    prompts: int = 20
+    max_tokens: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
     """Force the tokens of an exported configuration on prompts that the search never saw."""
 
