@@ -58,9 +58,10 @@ class Places:
             whole[(slice(start, start + len(part)), *(slice(0, size) for size in part.shape[1:]))] = part
         return whole
 
-    def matches(self, drafts: NDArray[numpy.int32]) -> Counts:
-        """[places] how many tokens of drafts [places, K] the answer follows; drafts are padded with -1."""
-        equal = drafts[:, :LONGEST] == self.truth[:, : drafts.shape[1]]
+    def matches(self, drafts: NDArray[numpy.int32], at: NDArray[numpy.int64] | None = None) -> Counts:
+        """[n] how many tokens of drafts [n, K], padded with -1, the answer follows at places `at`; None means all."""
+        truth = self.truth if at is None else self.truth[at]
+        equal = drafts[:, :LONGEST] == truth[:, : drafts.shape[1]]
         return leading(equal)
 
     def chains(self, lengths: Counts, matched: Counts, limit: int) -> Drafted:

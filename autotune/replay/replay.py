@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autotune.replay.orders import NEVER, ORDERS, Cut, Lattice, cut
 from autotune.replay.places import LONGEST, Counts, Drafted, Places
 from autotune.replay.recording import Recording
-from autotune.replay.text import Found, Suffixes, longest_ngram, ngrams, suffixes
+from autotune.replay.text import DEEPEST, Continuations, Found, continuations, longest_ngram, ngrams
 from engine.base import Settings
 from engine.record import Steps, simulate
 from engine.verify.builders import MAX_NODES, ceiling
@@ -131,7 +131,7 @@ class Replay:
         if settings.drafter == "none" or settings.draft_length < 1:
             zeros = numpy.zeros(self._places.count, numpy.int16)
             return zeros, zeros
-        if settings.draft_length > LONGEST or settings.tree_nodes > MAX_NODES:
+        if settings.draft_length > LONGEST or settings.suffix_depth > DEEPEST or settings.tree_nodes > MAX_NODES:
             return None
         if settings.drafter in ("ngram", "suffix"):
             return self._copied(settings) if settings.tree == "chain" and settings.level_one == "none" else None
@@ -156,9 +156,9 @@ class Replay:
         return longest_ngram([of(length) for length in range(shortest, longest + 1)])
 
     def _suffix_drafts(self, settings: Settings, shortest: int) -> Drafted:
-        depth, floor = settings.suffix_depth, settings.min_probability
-        found: Suffixes = self._table(("suffix", depth), lambda: suffixes(self._traces, self._places, depth))
-        lengths = self._table(("suffix floor", depth, floor), lambda: found.lengths(floor))
+        floor = settings.min_probability
+        found: Continuations = self._table(("suffix",), lambda: continuations(self._traces, self._places))
+        lengths = self._table(("suffix floor", floor), lambda: found.lengths(floor))
         return found.drafted(self._places, settings, shortest, lengths)
 
     def _neural(self, settings: Settings) -> Drafted | None:

@@ -6,6 +6,7 @@ every threshold is applied afterwards.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -16,8 +17,11 @@ from engine.drafters.ngram import NgramDrafter
 from engine.drafters.suffix import SuffixDrafter
 from engine.record import Trace
 
+_Kind = TypeVar("_Kind", bound=Drafter)
+_Scalar = TypeVar("_Scalar", bound=numpy.generic)
 
-def _walk(traces: Sequence[Trace], places: Places, make: Callable[[], Drafter]) -> Iterator[tuple[int, Drafter]]:
+
+def _walk(traces: Sequence[Trace], places: Places, make: Callable[[], _Kind]) -> Iterator[tuple[int, _Kind]]:
     """Each place with a drafter that has seen what is committed there."""
     for trace, start in zip(traces, places.starts, strict=True):
         drafter = make()
@@ -55,37 +59,66 @@ def longest_ngram(found: Sequence[Found]) -> Found:
     return Found(lengths, matched)
 
 
-@dataclass(frozen=True, slots=True)
-class Suffixes:
-    """The likeliest continuations at each place.
+DEEPEST = 64
+"""The longest suffix that replay looks up."""
 
-    match: [places] length of the matched suffix. probability: [places, LONGEST] of each continuation so far, -1 behind
-    its end. matched: [places] how far the answer follows it.
+
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """The likeliest continuations that any suffix finds, each once: a place finds the same at most depths.
+
+    probability: [rows, LONGEST] of each continuation so far, -1 behind its end. matched: [rows] how far the answer
+    follows it. row: [depths, places] which one is found at a depth (1 for the first). match: [depths, places] length
+    of the suffix that was matched.
     """
 
-    match: Counts
     probability: NDArray[numpy.float64]
     matched: Counts
+    row: NDArray[numpy.int32]
+    match: Counts
 
     def lengths(self, floor: float) -> Counts:
-        """[places] tokens before the probability falls below the floor."""
+        """[rows] tokens before the probability falls below the floor."""
         return leading(self.probability >= floor)
 
     def drafted(self, places: Places, settings: Settings, shortest: int, lengths: Counts) -> Drafted:
-        """Steps with a genome's thresholds; `shortest` is the shortest match that drafts."""
-        allowed = numpy.maximum(1, (settings.suffix_factor * self.match).astype(numpy.int16))
-        allowed = numpy.where(self.match >= shortest, numpy.minimum(lengths, allowed), 0).astype(numpy.int16)
-        return places.chains(allowed, self.matched, settings.draft_length)
+        """Steps with a genome's depth and thresholds; `shortest` is the shortest match that drafts."""
+        row, match = self.row[settings.suffix_depth - 1], self.match[settings.suffix_depth - 1]
+        allowed = numpy.maximum(1, (settings.suffix_factor * match).astype(numpy.int16))
+        allowed = numpy.where(match >= shortest, numpy.minimum(lengths[row], allowed), 0).astype(numpy.int16)
+        return places.chains(allowed, self.matched[row], settings.draft_length)
 
 
-def suffixes(traces: Sequence[Trace], places: Places, depth: int) -> Suffixes:
-    """What the suffix automaton finds with contexts of at most `depth` tokens."""
-    chains = numpy.full((places.count, LONGEST), -1, numpy.int32)
-    probability = numpy.full((places.count, LONGEST), -1.0)
-    match = numpy.zeros(places.count, numpy.int16)
-    for place, drafter in _walk(traces, places, lambda: SuffixDrafter(depth, 1, 1.0, 0.0, LONGEST)):
-        assert isinstance(drafter, SuffixDrafter)
-        match[place] = drafter.matched
-        for ahead, (token, chance) in enumerate(drafter.continuation(LONGEST)):
-            chains[place, ahead], probability[place, ahead] = token, chance
-    return Suffixes(match, probability, places.matches(chains))
+def continuations(traces: Sequence[Trace], places: Places) -> Continuations:
+    """What the suffix automaton finds at every place, for every depth up to DEEPEST.
+
+    An automaton that counts suffixes for the greatest depth has the counts of all smaller ones.
+    """
+    row = numpy.zeros((DEEPEST, places.count), numpy.int32)
+    match = numpy.zeros((DEEPEST, places.count), numpy.int16)
+    chains: list[list[int]] = [[]]
+    chances: list[list[float]] = [[]]
+    where = [0]
+    for place, drafter in _walk(traces, places, lambda: SuffixDrafter(DEEPEST, 1, 1.0, 0.0, LONGEST)):
+        rows: dict[int, int] = {}
+        depth = DEEPEST
+        while depth > 0:
+            state, length = drafter.match(depth)
+            if state not in rows:
+                rows[state] = len(chains)
+                found = list(drafter.continuation(state, LONGEST))
+                chains.append([token for token, _ in found])
+                chances.append([chance for _, chance in found])
+                where.append(place)
+            lowest = max(1, length)  # from the matched length up to this depth nothing else is found
+            row[lowest - 1 : depth, place], match[lowest - 1 : depth, place] = rows[state], length
+            depth = lowest - 1
+    matched = places.matches(_padded(chains, -1, numpy.int32), numpy.array(where))
+    return Continuations(_padded(chances, -1.0, numpy.float64), matched, row, match)
+
+
+def _padded(rows: Sequence[Sequence[float]], fill: float, kind: type[_Scalar]) -> NDArray[_Scalar]:
+    whole = numpy.full((len(rows), LONGEST), fill, kind)
+    for line, row in zip(whole, rows, strict=True):
+        line[: len(row)] = row
+    return whole

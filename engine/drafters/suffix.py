@@ -114,26 +114,29 @@ class SuffixDrafter:
             state = states[state].link
         return clone
 
-    def _match(self) -> tuple[int, int]:
-        """The state and length of the longest suffix, at most depth tokens, that occurred before its end."""
+    def match(self, depth: int) -> tuple[int, int]:
+        """The state and length of the longest suffix, at most `depth` tokens, that occurred before its end."""
         states = self._states
-        state = self._shorten(self._near, self._depth)
+        state = self._shorten(self._near, depth)
         if state == self._last:  # holds the strings that end here only
             state = max(0, states[state].link)
-        return state, min(states[state].length, self._depth)
+        return state, min(states[state].length, depth)
 
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` tokens; stops where the estimated probability falls below the floor."""
+        state, matched = self.match(self._depth)
+        if matched < self._min_match:
+            return []
         draft = list[int]()
-        for token, probability in self.continuation(self.depth(limit)):
+        for token, probability in self.continuation(state, self._allowed(limit, matched)):
             if probability < self._floor:
                 break
             draft.append(token)
         return draft
 
-    def continuation(self, limit: int) -> Iterator[tuple[int, float]]:
-        """The likeliest continuation of the longest suffix that occurred before, with its estimated probability."""
-        states, probability, state = self._states, 1.0, self._match()[0]
+    def continuation(self, state: int, limit: int) -> Iterator[tuple[int, float]]:
+        """At most `limit` tokens of the likeliest continuation of a state, each with its probability so far."""
+        states, probability = self._states, 1.0
         for _ in range(limit):
             edges = states[state].edges
             if not edges:
@@ -142,11 +145,6 @@ class SuffixDrafter:
             probability *= states[edges[token]].count / sum(states[target].count for target in edges.values())
             yield token, probability
             state = edges[token]
-
-    @property
-    def matched(self) -> int:
-        """Length of the longest suffix that occurred before, at most the depth."""
-        return self._match()[1]
 
     def _allowed(self, limit: int, matched: int) -> int:
         return min(limit, self._longest, max(1, int(self._factor * matched)))
@@ -158,13 +156,13 @@ class SuffixDrafter:
 
     def depth(self, limit: int) -> int:
         """How many tokens deep it may draft now; 0 where no suffix is long enough."""
-        _, matched = self._match()
+        _, matched = self.match(self._depth)
         return self._allowed(limit, matched) if matched >= self._min_match else 0
 
     @property
     def root(self) -> int:
         """The state of the longest suffix that occurred before; -1 where none is long enough."""
-        state, matched = self._match()
+        state, matched = self.match(self._depth)
         return state if matched >= self._min_match else -1
 
     def after(self, state: int) -> list[tuple[float, int, int]]:
