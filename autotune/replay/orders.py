@@ -101,7 +101,7 @@ def cut(order: Order, ceiling: float) -> Cut:
         there = numpy.minimum(place, kept.shape[1] - 1)
         inside = (place != NEVER) & kept[at, there]
         needed[depth, inside] = counts[at, there + 1][inside]
-    return Cut(needed, counts[:, -1])
+    return Cut(needed, counts[:, -1].copy())
 
 
 def best_first_order(lattice: Lattice, width: int, depth: int) -> Order:

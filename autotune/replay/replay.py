@@ -23,8 +23,10 @@ from engine.base import Settings
 from engine.record import Steps, simulate
 from engine.verify.builders import MAX_NODES, ceiling
 
-_TOGETHER = 64
-"""Genomes that are walked at once."""
+_TOGETHER = 32
+"""Genomes that are walked at once: what they jump along stays in the processor's cache."""
+_STEPS = 8
+"""Steps between two looks at who has arrived."""
 _ORDERS_KEPT = 24
 
 _Table = TypeVar("_Table")
@@ -52,6 +54,7 @@ class Replay:
         self.recording = recording
         self._traces = recording.traces
         self._places = Places(recording.traces)
+        self._next = numpy.arange(1, _TOGETHER * self._places.count + 1).reshape(_TOGETHER, -1)
         self._tables: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     def steps(self, settings: Settings) -> tuple[Steps, ...]:
@@ -101,28 +104,26 @@ class Replay:
         visited = self._visited(batch)
         tokens = int(self._places.count - len(self._places.ends))  # one place for each token but the first
         return [
-            Figures(steps=int(row.sum()), nodes=int(nodes[row].sum()), tokens=tokens)
+            Figures(steps=int(numpy.count_nonzero(row)), nodes=int((nodes * row).sum()), tokens=tokens)
             for row, (nodes, _) in zip(visited, batch, strict=True)
         ]
 
     def _visited(self, batch: Sequence[Drafted]) -> NDArray[numpy.bool_]:
         """[policies, places] at which places steps begin: every request of every policy is walked at once."""
         places, count = self._places, self._places.count
-        following = numpy.empty((len(batch), count), numpy.int32)
-        base = numpy.arange(1, count + 1, dtype=numpy.int32)
-        for index, (_, accepted) in enumerate(batch):
-            numpy.add(base, accepted, out=following[index])
-            following[index] += index * count
-        offsets = numpy.arange(len(batch), dtype=numpy.int32)[:, None] * count
+        offsets = numpy.arange(len(batch))[:, None] * count
         ends = (offsets + places.ends).ravel()
-        flat = following.ravel()
-        flat[ends] = ends
+        following = numpy.empty(len(batch) * count, numpy.intp)
+        for index, (_, accepted) in enumerate(batch):
+            numpy.add(self._next[index], accepted, out=following[index * count : (index + 1) * count])
+        following[ends] = ends  # an end leads to itself
         visited = numpy.zeros(len(batch) * count, bool)
-        at = (offsets + places.starts).ravel().astype(numpy.int32)
+        at = (offsets + places.starts).ravel()
         while len(at):
-            visited[at] = True
-            at = flat[at]
-            at = at[flat[at] != at]  # an end leads to itself
+            for _ in range(_STEPS):
+                visited[at] = True
+                at = following.take(at, mode="clip")
+            at = at[following.take(at, mode="clip") != at]
         visited[ends] = False
         return visited.reshape(len(batch), count)
 
@@ -156,10 +157,10 @@ class Replay:
         return longest_ngram([of(length) for length in range(shortest, longest + 1)])
 
     def _suffix_drafts(self, settings: Settings, shortest: int) -> Drafted:
-        floor = settings.min_probability
-        found: Continuations = self._table(("suffix",), lambda: continuations(self._traces, self._places))
-        lengths = self._table(("suffix floor", floor), lambda: found.lengths(floor))
-        return found.drafted(self._places, settings, shortest, lengths)
+        depth, floor = settings.suffix_depth, settings.min_probability
+        every: Continuations = self._table(("suffix",), lambda: continuations(self._traces, self._places))
+        found = self._table(("suffix", depth, floor), lambda: every.at(depth, floor))
+        return every.drafted(self._places, settings, shortest, found)
 
     def _neural(self, settings: Settings) -> Drafted | None:
         if settings.tree == "chain" and settings.level_one in ("none", "second_pass"):

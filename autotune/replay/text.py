@@ -77,16 +77,19 @@ class Continuations:
     row: NDArray[numpy.int32]
     match: Counts
 
-    def lengths(self, floor: float) -> Counts:
-        """[rows] tokens before the probability falls below the floor."""
-        return leading(self.probability >= floor)
+    def at(self, depth: int, floor: float) -> Found:
+        """What is found at each place with contexts of at most `depth` tokens, before its probability is too low."""
+        row = self.row[depth - 1]
+        return Found(leading(self.probability >= floor)[row], self.matched[row])
 
-    def drafted(self, places: Places, settings: Settings, shortest: int, lengths: Counts) -> Drafted:
-        """Steps with a genome's depth and thresholds; `shortest` is the shortest match that drafts."""
-        row, match = self.row[settings.suffix_depth - 1], self.match[settings.suffix_depth - 1]
-        allowed = numpy.maximum(1, (settings.suffix_factor * match).astype(numpy.int16))
-        allowed = numpy.where(match >= shortest, numpy.minimum(lengths[row], allowed), 0).astype(numpy.int16)
-        return places.chains(allowed, self.matched[row], settings.draft_length)
+    def drafted(self, places: Places, settings: Settings, shortest: int, found: Found) -> Drafted:
+        """Steps with a genome's thresholds; `shortest` is the shortest match that drafts."""
+        match = self.match[settings.suffix_depth - 1]
+        allowed = (settings.suffix_factor * match).astype(numpy.int16)
+        numpy.maximum(allowed, 1, out=allowed)
+        numpy.minimum(allowed, found.lengths, out=allowed)
+        allowed *= match >= shortest
+        return places.chains(allowed, found.matched, settings.draft_length)
 
 
 def continuations(traces: Sequence[Trace], places: Places) -> Continuations:
