@@ -65,6 +65,14 @@ def _config(parser: _Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="a file that export wrote")
 
 
+def _replay(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("--deployment", metavar="NAME", default="cpu-smollm2", help="whose models (default cpu-smollm2)")
+    add("--benchmark", nargs="+", default=[], type=Path, metavar="FILE", help="JSON-lines files of prompts")
+    add("--prompts", type=_count, default=20, metavar="N", help="most prompts of a file, evenly spaced (default 20)")
+    add("--max-tokens", type=_count, default=128, metavar="N", help="longest answer in tokens (default 128)")
+
+
 def _deployment(parser: _Parser) -> None:
     shipped = f"shipped: {', '.join(shipped_names())}; or the path of a .toml file"
     parser.add_argument("--deployment", metavar="NAME", required=True, help=shipped)
@@ -110,23 +118,17 @@ def _top(parser: _Parser) -> None:
     _archive(parser)
 
 
-def _bench(parser: _Parser) -> None:
+def _acceptance(parser: _Parser) -> None:
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="a file that export wrote")
-    add("--acceptance", action="store_true", help="tau and acceptance by position of every drafter; nothing is timed")
-    add("--deployment", metavar="NAME", help="with --acceptance: whose drafters (default cpu-smollm2)")
-    add(
-        "--benchmark",
-        action="extend",
-        nargs="+",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="with --acceptance: JSON-lines files of prompts beside the shipped ones",
-    )
-    add("--prompts", type=_count, metavar="N", help="with --acceptance: most prompts a set, evenly spaced (default 20)")
-    add("--max-tokens", type=_count, metavar="N", help="with --acceptance: new tokens a prompt (default 128)")
-    add("--draft-length", type=_count, metavar="K", help="with --acceptance: most drafted tokens a step (default 7)")
+    whose = parser.add_mutually_exclusive_group()
+    named = "whose drafters (default cpu-smollm2)"
+    whose.add_argument("--deployment", metavar="NAME", default="cpu-smollm2", help=named)
+    whose.add_argument("--config", type=Path, metavar="FILE", help="a file that export wrote, instead of a deployment")
+    sets = "JSON-lines files of prompts beside the shipped ones"
+    add("--benchmark", action="extend", nargs="+", default=[], type=Path, metavar="FILE", help=sets)
+    add("--prompts", type=_count, default=20, metavar="N", help="most prompts a set, evenly spaced (default 20)")
+    add("--max-tokens", type=_count, default=128, metavar="N", help="new tokens a prompt (default 128)")
+    add("--draft-length", type=_count, default=7, metavar="K", help="most drafted tokens a step (default 7)")
 
 
 def _nothing(parser: _Parser) -> None:
@@ -141,10 +143,12 @@ COMMANDS: Mapping[str, Command] = {
     "archive list": Command(help="the runs that are remembered", add=_archive, options=opt.ArchiveListOptions),
     "archive show": Command(help="a run, a genome or one attempt", add=_show, options=opt.ArchiveShowOptions),
     "archive top": Command(help="the best evaluations", add=_top, options=opt.ArchiveTopOptions),
-    "bench": Command(
-        help="measure a configuration against AR and stock, or what drafters have accepted",
-        add=_bench,
-        options=opt.bench_options,
+    "bench": Command(help="measure a configuration against AR and stock", add=_config, options=opt.BenchOptions),
+    "bench --acceptance": Command(
+        help="what every drafter has accepted, by position", add=_acceptance, options=opt.AcceptanceOptions
+    ),
+    "bench --replay": Command(
+        help="tau of chains and trees at equal node budgets, by exact replay", add=_replay, options=opt.ReplayOptions
     ),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
     "doctor": Command(help="what this machine has and what is missing", add=_nothing, options=opt.DoctorOptions),
@@ -155,6 +159,9 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]]:
     """Splits a command line into the command's name and the rest; options alone mean `tune`."""
     if words[0].startswith("-"):
         return "tune", list(words)
+    for flag in ("--acceptance", "--replay"):
+        if words[0] == "bench" and flag in words:
+            return f"bench {flag}", [word for word in words[1:] if word != flag]
     given = " ".join(words[:2]) if words[0] == "archive" else words[0]
     if given in ("archive", "archive --help", "archive -h"):
         raise InputError("archive needs one of: list, show ID, top\nSee: python run.py archive list --help")
@@ -186,6 +193,8 @@ def _handler(name: str) -> Callable[[Any], int]:
         "archive show": commands.archive_show,
         "archive top": commands.archive_top,
         "bench": commands.bench,
+        "bench --acceptance": commands.bench_acceptance,
+        "bench --replay": commands.bench_replay,
         "verify": commands.verify,
         "doctor": commands.run_doctor,
     }
@@ -193,7 +202,7 @@ def _handler(name: str) -> Callable[[Any], int]:
 
 
 def _overview() -> None:
-    lines = "\n".join(f"  {name:<14}{command.help}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:<20}{command.help}" for name, command in COMMANDS.items())
     description = f"SpecPilot: a search-based autotuner for speculative decoding.\n\ncommands:\n{lines}"
     epilog = f"example: {EXAMPLE}\noptions of a command: python run.py COMMAND --help"
     _Parser(

@@ -20,6 +20,7 @@ from autotune.options import (
     BenchOptions,
     DoctorOptions,
     ExportOptions,
+    ReplayOptions,
     TuneOptions,
     VerifyOptions,
 )
@@ -86,11 +87,21 @@ def archive_top(options: ArchiveTopOptions) -> int:
     return 0
 
 
-def bench(options: BenchOptions | AcceptanceOptions) -> int:
-    """A configuration beside AR and stock, or what drafters have accepted."""
-    if isinstance(options, AcceptanceOptions):
-        return acceptance(make_console(), options)
+def bench(options: BenchOptions) -> int:
+    """A configuration beside AR and stock."""
     return check.bench(make_console(), options.config)
+
+
+def bench_acceptance(options: AcceptanceOptions) -> int:
+    """What every drafter has accepted."""
+    return acceptance(make_console(), options)
+
+
+def bench_replay(options: ReplayOptions) -> int:
+    """Chains and trees at equal node budgets, replayed."""
+    from autotune.replay.compare import compare  # late: it loads torch, which no other command needs here
+
+    return compare(make_console(), options)
 
 
 def verify(options: VerifyOptions) -> int:

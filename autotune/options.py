@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from space.errors import InputError
 
@@ -80,18 +79,14 @@ class AcceptanceOptions:
     draft_length: int = 7
 
 
-def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOptions | AcceptanceOptions:
-    """What `bench` is asked: InputError where options of the two do not go together. None is an option not given."""
-    given = {name: value for name, value in rest.items() if value}
-    if acceptance:
-        if config is not None and "deployment" in given:
-            raise InputError("bench --acceptance takes --config or --deployment, not both: a configuration has one")
-        return AcceptanceOptions(config=config, **given)
-    if given:
-        raise InputError(f"--{next(iter(given)).replace('_', '-')} belongs to bench --acceptance")
-    if config is None:
-        raise InputError("bench needs --config FILE, a file that export wrote; or --acceptance")
-    return BenchOptions(config=config)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Replay chains and trees on recorded answers; `benchmark` files of prompts, else the deployment's own."""
+
+    deployment: str = "cpu-smollm2"
+    benchmark: tuple[Path, ...] = ()
+    prompts: int = 20
+    max_tokens: int = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,14 @@ class Settings:
     confidence: float = 0.0
     draft_vocabulary: int = 0
     suffix_first: int = 0
+    tree: str = "chain"
+    tree_nodes: int = 16
+    tree_width: int = 4
+    tree_floor: float = 0.0
+    tree_branch: str = "none"
+    level_one: str = "none"
+    survival_floor: float = 0.1
+    agreement_match: int = 4
     threads: int = 1
     linear_path: str = "plain"
     prefill_chunk: int = 256

@@ -10,7 +10,10 @@ from engine.cache import KVCache
 from engine.drafters import make_drafter
 from engine.drafters.checkpoint import DraftModel
 from engine.models.llama import Llama
+from engine.verify.builders import MAX_NODES
 from engine.verify.chain import greedy_chain
+from engine.verify.speculation import Speculates, Speculation
+from engine.verify.tree import Tree, greedy_walk
 from space.errors import EngineError
 
 
@@ -28,34 +31,35 @@ class Decoder:
         self.model = model
         self._checkpoint = checkpoint
         self._max_context = max_context
-        self.cache = KVCache(model.config, max_context)
+        # Beyond the sequence itself, a tree's rejected nodes need room for as long as they are verified.
+        self.cache = KVCache(model.config, max_context + MAX_NODES)
 
-    @torch.inference_mode()
     def generate(self, request: Request, settings: Settings) -> Generation:
         """Decodes greedily until a stop token or the request's limit.
 
         Raises:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
+        return self.decode(request, settings, Speculation(settings, make_drafter(settings, self._checkpoint)))
+
+    @torch.inference_mode()
+    def decode(self, request: Request, settings: Settings, speculation: Speculates) -> Generation:
+        """Decodes as `generate` does, with drafts from `speculation`, which is fresh."""
         self._prepare(request, settings)
-        drafter = make_drafter(settings, self._checkpoint)
-        taps = drafter.taps if drafter is not None else ()
+        taps = speculation.taps
         logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
         tokens = [int(logits.argmax())]
-        if drafter is not None:
-            drafter.extend((*request.prompt, *tokens), tapped)
+        speculation.extend((*request.prompt, *tokens), tapped)
         log = StepLog()
         while tokens[-1] not in request.stop_ids and len(tokens) < request.max_tokens:
             started = time.perf_counter()
-            room = min(settings.draft_length, request.max_tokens - len(tokens) - 1)
-            draft = drafter.propose(room) if drafter is not None and room > 0 else []
+            draft = speculation.propose(min(settings.draft_length, request.max_tokens - len(tokens) - 1))
             drafted = time.perf_counter()
             commit, tapped = self._verify(tokens[-1], draft, taps)
             commit = self._until_stop(commit, request.stop_ids)
             tokens += commit
             verified = time.perf_counter()
-            if drafter is not None:
-                drafter.extend(commit, tapped)
+            speculation.extend(commit, tapped)
             log.drafted.append(len(draft))
             log.accepted.append(len(commit) - 1)
             log.draft_seconds.append(drafted - started + time.perf_counter() - verified)
@@ -67,9 +71,12 @@ class Decoder:
         """Runs the prompt through the model in chunks; returns [1, vocab] logits of the first new token."""
         return self._prefill(prompt, chunk, ())[0]
 
-    def rows(self, tokens: tuple[int, ...]) -> Tensor:
-        """One forward pass over a chain of tokens behind the committed ones: [rows, hidden]. Commits nothing."""
-        return self._rows(tokens, ())[0]
+    def rows(self, tokens: tuple[int, ...], tree: Tree | None = None) -> Tensor:
+        """One forward pass over tokens behind the committed ones: [rows, hidden]. Commits nothing.
+
+        The tokens are a chain, or the next one and behind it the nodes of `tree`.
+        """
+        return self._rows(tokens, (), tree)[0]
 
     def _prefill(self, prompt: tuple[int, ...], chunk: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Logits of the first new token, and the tapped outputs of all prompt positions."""
@@ -83,21 +90,35 @@ class Decoder:
             tapped += [part] if part is not None else []
         return self.model.logits(hidden[-1:]), torch.cat(tapped) if tapped else None
 
-    def _verify(self, last: int, draft: list[int], taps: tuple[int, ...]) -> tuple[list[int], Tensor | None]:
-        """One target pass over the last committed token and a drafted chain.
+    def _verify(self, last: int, draft: Tree, taps: tuple[int, ...]) -> tuple[list[int], Tensor | None]:
+        """One target pass over the last committed token and the drafted nodes.
 
         Returns the tokens to commit, and the tapped outputs of the positions that were committed by it.
         """
-        hidden, tapped = self._rows((last, *draft), taps)
-        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
-        commit = greedy_chain(draft, choices)
-        self.cache.commit(list(range(len(commit))))
-        return commit, tapped[: len(commit)] if tapped is not None else None
+        if draft.is_chain:  # needs no mask, and its committed rows no moving
+            hidden, tapped = self._rows((last, *draft.tokens), taps)
+            commit = greedy_chain(draft.tokens, self._choices(hidden))
+            self.cache.commit(list(range(len(commit))))
+            return commit, tapped[: len(commit)] if tapped is not None else None
+        hidden, tapped = self._rows((last, *draft.tokens), taps, draft)
+        choices = self._choices(hidden)
+        rows = [0, *(node + 1 for node in greedy_walk(draft, choices))]
+        self.cache.commit(rows)
+        return [choices[row] for row in rows], tapped[rows] if tapped is not None else None
 
-    def _rows(self, tokens: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        start = self.cache.length
-        positions = torch.arange(start, start + len(tokens))
-        return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, taps=taps)
+    def _choices(self, hidden: Tensor) -> list[int]:
+        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
+        return choices
+
+    def _rows(
+        self, tokens: tuple[int, ...], taps: tuple[int, ...], tree: Tree | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        start, visible = self.cache.length, None
+        if tree is None:
+            positions = torch.arange(start, start + len(tokens))
+        else:
+            positions, visible = tree.positions(start), tree.visible()
+        return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, visible, taps)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
         if request.max_tokens < 1:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.loop import Decoder
+from engine.verify.tree import Tree
 from space.errors import EngineError
 
 
@@ -65,7 +66,8 @@ class Stock:
     ) -> SelfNoise:
         """Compares one-row logits with those of passes of `row_counts` rows, at every position of `tokens`.
 
-        The passes of several rows run in the weight layout `linear_path`, one row in the plain one: whatever the
+        The largest count is run as a tree as well: rows whose ancestors stand apart sum their attention in another
+        order. The passes of several rows run in the weight layout `linear_path`, one row in the plain one: whatever the
         layout changes belongs to the noise.
         """
         single = self._one_row_logits(prompt, tokens)
@@ -74,8 +76,10 @@ class Stock:
         distance = single[at, first] - single[at, second]
         shifts: list[float] = []
         flips = 0
-        for count in row_counts:
-            several = self._logits(prompt, tokens, count, linear_path)
+        passes = [self._logits(prompt, tokens, count, linear_path) for count in row_counts]
+        if max(row_counts) > 1:
+            passes.append(self._logits_in_trees(prompt, tokens, max(row_counts), linear_path))
+        for several in passes:
             shifts += (several[at, first] - several[at, second] - distance).abs().tolist()
             flips += int((several.argmax(-1) != single.argmax(-1)).sum())
         return SelfNoise(shifts=tuple(shifts), flips=flips, compared=len(shifts))
@@ -92,5 +96,21 @@ class Stock:
         for start in range(0, len(tokens) - 1, count):
             hidden = decoder.rows(tuple(tokens[start : min(start + count, len(tokens) - 1)]))
             decoder.cache.commit(list(range(hidden.shape[0])))
+            parts.append(decoder.model.logits(hidden))
+        return torch.cat(parts)
+
+    def _logits_in_trees(self, prompt: tuple[int, ...], tokens: Sequence[int], count: int, linear_path: str) -> Tensor:
+        """The same from trees of at most `count` rows, in which each token but the first stands behind a sibling."""
+        decoder = self._decoder
+        decoder.model.use(linear_path)
+        parts = [decoder.prefill(prompt, chunk=256)]
+        length = (count + 1) // 2
+        for start in range(0, len(tokens) - 1, length):
+            first, *rest = tokens[start : min(start + length, len(tokens) - 1)]
+            own = range(0, 2 * len(rest) + 1, 2)
+            nodes = [token for pair in zip(rest, rest, strict=True) for token in pair]
+            tree = Tree(nodes, [row - 1 for row in own[:-1] for _ in range(2)])
+            hidden = decoder.rows((first, *nodes), tree)[list(own)]
+            decoder.cache.commit(list(own))
             parts.append(decoder.model.logits(hidden))
         return torch.cat(parts)

@@ -11,6 +11,7 @@ _NGRAM = Condition(name="drafter", values=("ngram",))
 _SUFFIX = Condition(name="drafter", values=("suffix",))
 _PARALLEL = Condition(name="drafter", values=("dflash", "dflash2", "dspark"))
 """Drafters that score several candidates a position in one pass."""
+_TREE = Condition(name="tree", values=("fixed", "best_first"))
 
 
 def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = ()) -> KnobSpace:
@@ -94,6 +95,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str
             ),
             *(_parallel_knobs() if set(_PARALLEL.values) & set(neural) else ()),
             *(_neural_knobs(neural) if neural else ()),
+            *_tree_knobs(bool(set(_PARALLEL.values) & set(neural))),
             Knob(
                 name="threads",
                 domain=IntDomain(low=1, high=threads),
@@ -167,6 +169,83 @@ def _neural_knobs(neural: tuple[str, ...]) -> tuple[Knob, ...]:
             gap="acceptance",
             when=Condition(name="drafter", values=neural),
             help="a repeated suffix of this many tokens drafts instead of the neural drafter; 0 means never",
+        ),
+    )
+
+
+def _tree_knobs(parallel: bool) -> tuple[Knob, ...]:
+    scores = Condition(name="drafter", values=("suffix", *_PARALLEL.values) if parallel else ("suffix",))
+    return (
+        Knob(
+            name="tree",
+            domain=ChoiceDomain(options=("chain", "fixed", "best_first")),
+            default="chain",
+            gap="acceptance",
+            when=scores,
+            help="shape of a draft: one path, the same width at every depth, or the likeliest paths",
+        ),
+        Knob(
+            name="tree_nodes",
+            domain=IntDomain(low=2, high=64, log=True),
+            default=16,
+            gap="waste",
+            when=_TREE,
+            help="most nodes of a tree, all of which the target verifies in one pass",
+        ),
+        Knob(
+            name="tree_width",
+            domain=IntDomain(low=1, high=16, log=True),
+            default=4,
+            gap="acceptance",
+            when=_TREE,
+            help="most children of a node, and most nodes at a depth of a fixed tree",
+        ),
+        Knob(
+            name="tree_floor",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.01),
+            default=0.0,
+            gap="waste",
+            when=_TREE,
+            help="a tree has no node whose path the drafter gives less probability than this",
+        ),
+        Knob(
+            name="tree_branch",
+            domain=ChoiceDomain(options=("none", "ngram", "suffix")),
+            default="none",
+            gap="acceptance",
+            when=_TREE,
+            help="what the text itself continues with stands in the tree too, in at most half of its nodes",
+        ),
+        *(_level_one_knobs() if parallel else ()),
+    )
+
+
+def _level_one_knobs() -> tuple[Knob, ...]:
+    return (
+        Knob(
+            name="level_one",
+            domain=ChoiceDomain(options=("none", "margin", "second_pass", "suffix_prune", "suffix_prolong")),
+            default="none",
+            gap="waste",
+            when=_PARALLEL,
+            help="what happens to a draft before the target sees it: pruned by an estimator that its margins teach, or "
+            "by what the text contradicts; prolonged by a second draft pass, or by what the text repeats",
+        ),
+        Knob(
+            name="survival_floor",
+            domain=FloatDomain(low=0.0, high=0.9, step=0.05),
+            default=0.1,
+            gap="waste",
+            when=Condition(name="level_one", values=("margin",)),
+            help="nodes that are accepted with less estimated probability than this are pruned",
+        ),
+        Knob(
+            name="agreement_match",
+            domain=IntDomain(low=1, high=16, log=True),
+            default=4,
+            gap="waste",
+            when=Condition(name="level_one", values=("suffix_prune", "suffix_prolong")),
+            help="shortest repeated suffix that level one listens to",
         ),
     )
 

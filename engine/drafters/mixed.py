@@ -20,19 +20,19 @@ class SuffixFirst:
 
     def __init__(self, suffix: SuffixDrafter, neural: Drafter) -> None:
         """The suffix drafter's own shortest match decides whether it speaks."""
-        self._suffix = suffix
-        self._neural = neural
+        self.suffix = suffix
+        self.neural = neural
 
     @property
     def taps(self) -> tuple[int, ...]:
         """The neural drafter's."""
-        return self._neural.taps
+        return self.neural.taps
 
     def extend(self, tokens: Sequence[int], taps: Tensor | None = None) -> None:
         """Both see every committed token."""
-        self._suffix.extend(tokens)
-        self._neural.extend(tokens, taps)
+        self.suffix.extend(tokens)
+        self.neural.extend(tokens, taps)
 
     def propose(self, limit: int) -> list[int]:
         """Returns the suffix draft, or the neural one where there is none."""
-        return self._suffix.propose(limit) or self._neural.propose(limit)
+        return self.suffix.propose(limit) or self.neural.propose(limit)

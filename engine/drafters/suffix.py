@@ -5,8 +5,9 @@ has an estimated probability. Idea: SuffixDecoding (Oliaro et al. 2024); here on
 Counting every suffix of a repetitive text would take quadratic time: only those that a draft can reach are counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 from torch import Tensor
 
@@ -113,27 +114,63 @@ class SuffixDrafter:
             state = states[state].link
         return clone
 
-    def _match(self) -> tuple[int, int]:
-        """The state and length of the longest suffix, at most depth tokens, that occurred before its end."""
+    def match(self, depth: int) -> tuple[int, int]:
+        """The state and length of the longest suffix, at most `depth` tokens, that occurred before its end."""
         states = self._states
-        state = self._shorten(self._near, self._depth)
+        state = self._shorten(self._near, depth)
         if state == self._last:  # holds the strings that end here only
             state = max(0, states[state].link)
-        return state, min(states[state].length, self._depth)
+        return state, min(states[state].length, depth)
 
     def propose(self, limit: int) -> list[int]:
         """Returns at most `limit` tokens; stops where the estimated probability falls below the floor."""
-        state, matched = self._match()
+        state, matched = self.match(self._depth)
         if matched < self._min_match:
             return []
-        states, probability, draft = self._states, 1.0, list[int]()
-        allowed = min(limit, self._longest, max(1, int(self._factor * matched)))
-        while len(draft) < allowed and states[state].edges:
-            edges = states[state].edges
-            token = max(edges, key=lambda t: (states[edges[t]].count, states[edges[t]].last_end))
-            probability *= states[edges[token]].count / sum(states[target].count for target in edges.values())
+        draft = list[int]()
+        for token, probability in self.continuation(state, self._allowed(limit, matched)):
             if probability < self._floor:
                 break
             draft.append(token)
-            state = edges[token]
         return draft
+
+    def continuation(self, state: int, limit: int) -> Iterator[tuple[int, float]]:
+        """At most `limit` tokens of the likeliest continuation of a state, each with its probability so far."""
+        states, probability = self._states, 1.0
+        for _ in range(limit):
+            edges = states[state].edges
+            if not edges:
+                return
+            token = max(edges, key=lambda t: (states[edges[t]].count, states[edges[t]].last_end))
+            probability *= states[edges[token]].count / sum(states[target].count for target in edges.values())
+            yield token, probability
+            state = edges[token]
+
+    def _allowed(self, limit: int, matched: int) -> int:
+        return min(limit, self._longest, max(1, int(self._factor * matched)))
+
+    @property
+    def floor(self) -> float:
+        """The smallest estimated probability of a path that is drafted."""
+        return self._floor
+
+    def depth(self, limit: int) -> int:
+        """How many tokens deep it may draft now; 0 where no suffix is long enough."""
+        _, matched = self.match(self._depth)
+        return self._allowed(limit, matched) if matched >= self._min_match else 0
+
+    @property
+    def root(self) -> int:
+        """The state of the longest suffix that occurred before; -1 where none is long enough."""
+        state, matched = self.match(self._depth)
+        return state if matched >= self._min_match else -1
+
+    def after(self, state: int) -> list[tuple[float, int, int]]:
+        """What followed a state's text: minus the log of the share of its occurrences, token, the state behind it.
+
+        The most frequent comes first; of equals, the latest.
+        """
+        states, edges = self._states, self._states[state].edges
+        total = sum(states[target].count for target in edges.values())
+        found = sorted(edges.items(), key=lambda edge: (-states[edge[1]].count, -states[edge[1]].last_end))
+        return [(log(total / states[target].count), token, target) for token, target in found if states[target].count]

@@ -91,14 +91,19 @@ class ExactTarget:
         self.paths.append(linear_path)
 
     def forward(self, tokens, positions, cache, visible=None):
-        assert visible is None
-        assert positions.tolist() == list(range(cache.length, cache.length + len(tokens)))
+        if visible is None:
+            assert positions.tolist() == list(range(cache.length, cache.length + len(tokens)))
+            visible = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
         self.passes.append(len(tokens))
         cache.reserve(len(tokens))
         cache.write(0, tokens[:, None, None].bfloat16(), -tokens[:, None, None].bfloat16())
         seen = cache.keys[0, 0, :, 0].long().tolist()
-        ends = range(cache.length + 1, cache.length + len(tokens) + 1)
-        return torch.tensor([[self._next(seen[:end])] for end in ends])
+        texts = []
+        for row, position in zip(visible.tolist(), positions.tolist(), strict=True):
+            own = [seen[cache.length + index] for index, sees in enumerate(row) if sees]
+            texts.append(seen[: cache.length] + own)
+            assert position == len(texts[-1]) - 1, "a row sees its ancestors and itself, one at each position"
+        return torch.tensor([[self._next(text)] for text in texts])
 
     def forward_tapped(self, tokens, positions, cache, visible=None, taps=()):
         assert taps == ()

@@ -60,9 +60,17 @@ def test_tokens_that_do_not_exist_are_refused(stock, tokens):
 
 def test_self_noise_compares_every_position_at_every_row_count(stock, answer):
     noise = stock.self_noise(PROMPT, answer, (2, 8, 16))
-    assert noise.compared == len(noise.shifts) == 3 * len(answer)
+    assert noise.compared == len(noise.shifts) == 4 * len(answer), "chains of each count, and trees"
     assert 0 <= noise.flips <= noise.compared
     assert all(0 <= shift < 0.2 for shift in noise.shifts)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 32])
+def test_trees_of_the_noise_give_the_logits_of_the_text(stock, answer, count):
+    expected = stock._one_row_logits(PROMPT, answer)
+    found = stock._logits_in_trees(PROMPT, answer, count, "plain")
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0)
+    assert torch.equal(found[0], expected[0])
 
 
 def test_self_noise_of_one_row_is_none(stock, answer):
@@ -84,8 +92,9 @@ def test_self_noise_sees_noise(stock, answer, monkeypatch):
         return logits
 
     monkeypatch.setattr(stock, "_logits", _disturbed)
+    monkeypatch.setattr(stock, "_logits_in_trees", _disturbed)
     noise = stock.self_noise(PROMPT, answer, (2,))
-    assert noise.flips == noise.compared == len(answer)
+    assert noise.flips == noise.compared == 2 * len(answer)
     assert all(shift == pytest.approx(100.0, abs=0.2) for shift in noise.shifts)
 
 

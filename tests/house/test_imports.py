@@ -31,7 +31,7 @@ THIRD_PARTY = {
         "structlog",
     },
     "archive": {"pydantic", "structlog"},
-    "autotune": {"optuna", "deap", "pydantic", "structlog", "rich"},
+    "autotune": {"optuna", "deap", "numpy", "pydantic", "structlog", "rich"},
     "run.py": set(),
 }
 
