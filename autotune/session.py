@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +15,7 @@ from autotune.client import Launch, RequestFailed, WorkerClient
 from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
-from autotune.prepared import PreparedPrompt, prepare
+from autotune.prepared import PreparedPrompt, prepare, units
 from engine.formats import DRAFTER_KINDS, drafter_kind
 from engine.protocol import Generate, Generated
 from engine.tokenizer import ChatTokenizer
@@ -46,7 +47,8 @@ class Baselines:
 def full_space(deployment: Deployment | None = None) -> KnobSpace:
     """The knobs of a deployment on this machine; without one, all that any deployment may have."""
     kinds = DRAFTER_KINDS if deployment is None else drafter_kinds(deployment)
-    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds)
+    concurrency = None if deployment is None else deployment.regime
+    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds, concurrency=concurrency)
 
 
 def drafter_kinds(deployment: Deployment) -> tuple[str, ...]:
@@ -104,6 +106,7 @@ class Session:
         return prepare(
             prompts,
             self._tokenizer,
+            workload=self.deployment.workload,
             max_tokens=max_tokens or self.deployment.workload.max_tokens,
             max_context=self.deployment.target.max_context,
         )
@@ -128,7 +131,13 @@ class Session:
     def answer(self, knobs: Mapping[str, KnobValue], prompt: PreparedPrompt, max_tokens: int) -> Generated:
         """One untimed answer of the candidate worker. RequestFailed says how it failed."""
         stop_ids = self._candidate.start().stop_ids
-        request = Generate(knobs=dict(knobs), prompt=prompt.tokens, max_tokens=max_tokens, stop_ids=stop_ids)
+        request = Generate(
+            knobs=dict(knobs),
+            prompt=prompt.tokens,
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            sampling=prompt.sampling,
+        )
         return self._candidate.generate(request, _ANSWER_SECONDS)[0]
 
     def check_drafter(self) -> None:
@@ -153,8 +162,9 @@ class Session:
         noise = measure_noise(self._stock, answers, str(self._baselines.ar.knobs["linear_path"]))
         self._say(f"noise of stock against itself: {noise.describe()}")
         forcing = TokenForcing(self._stock, noise, requests.stop_ids)
-        for prompt, answer in answers:
-            forcing.remember(prompt, answer)
+        if self.deployment.regime == 1:  # several at once are not one row a step
+            for prompt, answer in answers:
+                forcing.remember(prompt, answer)
         return forcing
 
     def evaluator(self, split: PromptSplit, best_ratio: float = 0.0) -> MeasuringEvaluator:
@@ -162,17 +172,20 @@ class Session:
         search, confirm = self.prepare(split.search), self.prepare(split.confirm)
         self._say("starting the engine; measuring AR, stock, and the noise of stock against itself")
         requests = self.requests()
-        baseline, ar = measure_baseline(requests, search)
+        regime = self.deployment.regime
+        asked = units(search, regime)
+        baseline, ar = measure_baseline(requests, asked)
         if baseline.unsteadiness() > STEADY_WITHIN:
             self._say(
                 f"this machine is busy: AR's step time spreads by {baseline.unsteadiness():.0%}; figures will too"
             )
         return MeasuringEvaluator(
             requests=requests,
-            forcing=self.forcing(requests, [(p, timed.answer) for p, timed in zip(search, ar, strict=True)]),
+            forcing=self.forcing(requests, [(p, t.answer) for p, t in zip(chain(*asked), ar, strict=True)]),
             baseline=baseline,
             search=search,
             confirm=confirm,
+            regime=regime,
             best_ratio=best_ratio,
         )
 

@@ -5,13 +5,15 @@ import time
 import torch
 from torch import Tensor
 
-from engine.base import Generation, Request, Settings, StepLog
+from engine.base import Generation, Request, Sampling, Settings, StepLog
 from engine.cache import KVCache
 from engine.drafters import make_drafter
 from engine.drafters.checkpoint import DraftModel
 from engine.models.llama import Llama
+from engine.prefill import prefill
 from engine.verify.builders import MAX_NODES
 from engine.verify.chain import greedy_chain
+from engine.verify.sampling import choose
 from engine.verify.speculation import Speculates, Speculation
 from engine.verify.tree import Tree, greedy_walk
 from space.errors import EngineError
@@ -29,18 +31,18 @@ class Decoder:
         if max_context > model.config.max_position:
             raise EngineError(f"max_context {max_context}: this model has {model.config.max_position} positions")
         self.model = model
-        self._checkpoint = checkpoint
-        self._max_context = max_context
+        self.checkpoint = checkpoint
+        self.max_context = max_context
         # Beyond the sequence itself, a tree's rejected nodes need room for as long as they are verified.
         self.cache = KVCache(model.config, max_context + MAX_NODES)
 
     def generate(self, request: Request, settings: Settings) -> Generation:
-        """Decodes greedily until a stop token or the request's limit.
+        """Decodes until a stop token or the request's limit; greedily, or by draws that do not depend on the settings.
 
         Raises:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
-        return self.decode(request, settings, Speculation(settings, make_drafter(settings, self._checkpoint)))
+        return self.decode(request, settings, Speculation(settings, make_drafter(settings, self.checkpoint)))
 
     @torch.inference_mode()
     def decode(self, request: Request, settings: Settings, speculation: Speculates) -> Generation:
@@ -48,14 +50,14 @@ class Decoder:
         self._prepare(request, settings)
         taps = speculation.taps
         logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
-        tokens = [int(logits.argmax())]
+        tokens = choose(logits, request.sampling, [self.cache.length])
         speculation.extend((*request.prompt, *tokens), tapped)
         log = StepLog()
         while tokens[-1] not in request.stop_ids and len(tokens) < request.max_tokens:
             started = time.perf_counter()
             draft = speculation.propose(min(settings.draft_length, request.max_tokens - len(tokens) - 1))
             drafted = time.perf_counter()
-            commit, tapped = self._verify(tokens[-1], draft, taps)
+            commit, tapped = self._verify(tokens[-1], draft, taps, request.sampling)
             commit = self._until_stop(commit, request.stop_ids)
             tokens += commit
             verified = time.perf_counter()
@@ -80,35 +82,28 @@ class Decoder:
 
     def _prefill(self, prompt: tuple[int, ...], chunk: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Logits of the first new token, and the tapped outputs of all prompt positions."""
-        if not prompt:
-            raise EngineError("the prompt is empty: give at least one token")
         self.cache.reset()
-        tapped = []
-        for start in range(0, len(prompt), chunk):
-            hidden, part = self._rows(prompt[start : start + chunk], taps)
-            self.cache.commit(list(range(hidden.shape[0])))
-            tapped += [part] if part is not None else []
-        return self.model.logits(hidden[-1:]), torch.cat(tapped) if tapped else None
+        return prefill(self.model, self.cache, prompt, chunk, taps)
 
-    def _verify(self, last: int, draft: Tree, taps: tuple[int, ...]) -> tuple[list[int], Tensor | None]:
+    def _verify(
+        self, last: int, draft: Tree, taps: tuple[int, ...], sampling: Sampling
+    ) -> tuple[list[int], Tensor | None]:
         """One target pass over the last committed token and the drafted nodes.
 
         Returns the tokens to commit, and the tapped outputs of the positions that were committed by it.
         """
+        first = self.cache.length + 1  # the position that the first row predicts
         if draft.is_chain:  # needs no mask, and its committed rows no moving
             hidden, tapped = self._rows((last, *draft.tokens), taps)
-            commit = greedy_chain(draft.tokens, self._choices(hidden))
+            choices = choose(self.model.logits(hidden), sampling, range(first, first + len(draft.tokens) + 1))
+            commit = greedy_chain(draft.tokens, choices)
             self.cache.commit(list(range(len(commit))))
             return commit, tapped[: len(commit)] if tapped is not None else None
         hidden, tapped = self._rows((last, *draft.tokens), taps, draft)
-        choices = self._choices(hidden)
+        choices = choose(self.model.logits(hidden), sampling, draft.positions(first).tolist())
         rows = [0, *(node + 1 for node in greedy_walk(draft, choices))]
         self.cache.commit(rows)
         return [choices[row] for row in rows], tapped[rows] if tapped is not None else None
-
-    def _choices(self, hidden: Tensor) -> list[int]:
-        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
-        return choices
 
     def _rows(
         self, tokens: tuple[int, ...], taps: tuple[int, ...], tree: Tree | None = None
@@ -121,14 +116,7 @@ class Decoder:
         return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, visible, taps)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
-        if request.max_tokens < 1:
-            raise EngineError(f"max_tokens {request.max_tokens}: ask for at least one token")
-        needed = len(request.prompt) + request.max_tokens
-        if needed > self._max_context:
-            raise EngineError(
-                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones need {needed} positions; "
-                f"max_context allows {self._max_context}"
-            )
+        request.check(self.max_context)
         torch.set_num_threads(settings.threads)
         self.model.use(settings.linear_path)
 

@@ -14,13 +14,16 @@ _PARALLEL = Condition(name="drafter", values=("dflash", "dflash2", "dspark"))
 _TREE = Condition(name="tree", values=("fixed", "best_first"))
 
 
-def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = ()) -> KnobSpace:
+def cpu_space(
+    cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = (), concurrency: int | None = 1
+) -> KnobSpace:
     """The knobs of a CPU deployment.
 
     Args:
         cores: bounds the thread count (default: this machine's).
         packs: the processor can multiply with packed bf16 weights, which is then what AR and stock do as well.
         neural: kinds of drafter checkpoint that there are, such as `dflash`: options beside those that read text.
+        concurrency: requests at once: trees are for one, the knobs of batching for several; None gives all of them.
     """
     threads = cores or os.cpu_count() or 1
     layouts = ("packed", "plain") if packs else ("plain",)
@@ -95,7 +98,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str
             ),
             *(_parallel_knobs() if set(_PARALLEL.values) & set(neural) else ()),
             *(_neural_knobs(neural) if neural else ()),
-            *_tree_knobs(bool(set(_PARALLEL.values) & set(neural))),
+            *(_tree_knobs(bool(set(_PARALLEL.values) & set(neural))) if concurrency in (1, None) else ()),
             Knob(
                 name="threads",
                 domain=IntDomain(low=1, high=threads),
@@ -117,6 +120,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str
                 gap="host",
                 help="prompt rows in one forward pass",
             ),
+            *(_batch_knobs(speculates) if concurrency != 1 else ()),
         ),
         orders=(Order(low="ngram_min", high="ngram_max"),),
     )
@@ -246,6 +250,69 @@ def _level_one_knobs() -> tuple[Knob, ...]:
             gap="waste",
             when=Condition(name="level_one", values=("suffix_prune", "suffix_prolong")),
             help="shortest repeated suffix that level one listens to",
+        ),
+    )
+
+
+def _batch_knobs(speculates: Condition) -> tuple[Knob, ...]:
+    packs = Condition(name="packing", values=("survival",))
+    schedules = Condition(name="length_schedule", values=("load",))
+    return (
+        Knob(
+            name="packing",
+            domain=ChoiceDomain(options=("all", "survival")),
+            default="all",
+            gap="waste",
+            when=speculates,
+            help="which drafted nodes share a target pass: all, or the likeliest of all requests per marginal cost",
+        ),
+        Knob(
+            name="node_budget",
+            domain=IntDomain(low=1, high=256, log=True),
+            default=32,
+            gap="waste",
+            when=packs,
+            help="most drafted nodes in one target pass, of all its requests together",
+        ),
+        Knob(
+            name="packing_cost",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.01),
+            default=0.05,
+            gap="waste",
+            when=packs,
+            help="what a node adds to a pass, as a share of a pass without rows; dearer nodes are left out sooner",
+        ),
+        Knob(
+            name="length_schedule",
+            domain=ChoiceDomain(options=("fixed", "load")),
+            default="fixed",
+            gap="waste",
+            when=speculates,
+            help="draft length: fixed, or by the number of requests and their measured acceptance, down to none",
+        ),
+        Knob(
+            name="schedule_cost",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.01),
+            default=0.05,
+            gap="waste",
+            when=schedules,
+            help="what a row adds to a pass, as a share of a pass without rows, when lengths are weighed",
+        ),
+        Knob(
+            name="hysteresis",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.05),
+            default=0.05,
+            gap="waste",
+            when=schedules,
+            help="another length is taken only when it promises to be better by this share",
+        ),
+        Knob(
+            name="pipeline",
+            domain=ChoiceDomain(options=("off", "halves")),
+            default="off",
+            gap="draft",
+            when=speculates,
+            help="one pass for all requests, or half of them drafted while the other half is verified",
         ),
     )
 

@@ -23,7 +23,15 @@ def write_prompts(path: Path) -> Path:
     return path
 
 
-def write_deployment(folder: Path, checkpoint: Path, *, name: str = "tiny", max_tokens: int = 24) -> Path:
+def write_deployment(
+    folder: Path,
+    checkpoint: Path,
+    *,
+    name: str = "tiny",
+    max_tokens: int = 24,
+    concurrency: int = 1,
+    temperature: float = 0,
+) -> Path:
     """Writes prompts and TOML into a folder; returns the TOML's path."""
     prompts = write_prompts(folder / "prompts.jsonl")
     path = folder / f"{name}.toml"
@@ -41,6 +49,8 @@ device = "cpu"
 [workload]
 prompts = "{prompts}"
 max_tokens = {max_tokens}
+concurrency = [{concurrency}]
+temperature = {temperature}
 
 [budget]
 seconds = 120

@@ -121,12 +121,15 @@ def compare(console: Console, options: ReplayOptions) -> int:
 
     engine = _Engine.of(deployment, say)
     tokenizer, context = ChatTokenizer(engine.target), deployment.target.max_context
+    greedy = deployment.workload.model_copy(update={"temperature": 0.0})
     settings = Settings(threads=usable_cores(), linear_path="packed" if packs_weights() else "plain")
     found: list[ReplayLine] = []
     for name, prompts in sets:
         requests = [
             Request(prompt=prompt.tokens, max_tokens=options.max_tokens, stop_ids=engine.decoder.model.config.stop_ids)
-            for prompt in prepare(prompts, tokenizer, max_tokens=options.max_tokens, max_context=context)
+            for prompt in prepare(
+                prompts, tokenizer, workload=greedy, max_tokens=options.max_tokens, max_context=context
+            )
         ]
         say(f"{name}: {len(requests)} prompts")
         found += lines(name, engine.recording(requests, settings, say))
