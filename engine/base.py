@@ -30,6 +30,13 @@ class Settings:
     threads: int = 1
     linear_path: str = "plain"
     prefill_chunk: int = 256
+    packing: str = "all"
+    node_budget: int = 32
+    packing_cost: float = 0.05
+    length_schedule: str = "fixed"
+    schedule_cost: float = 0.05
+    hysteresis: float = 0.05
+    pipeline: str = "off"
 
     @classmethod
     def from_knobs(cls, knobs: Mapping[str, str | int | float | bool]) -> "Settings":
@@ -42,12 +49,48 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a token is chosen from the target's logits: its argmax at temperature 0, else a draw.
+
+    Args:
+        temperature: logits are divided by it.
+        top_k: only the k likeliest tokens may be drawn; 0 means all.
+        top_p: only the likeliest tokens whose probabilities together reach it may be drawn, after top_k.
+        seed: of the request's random numbers, of which each position in the sequence has its own. Requests that
+            are to be independent of each other need different seeds.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what means nothing: EngineError names the field, its value and what is allowed."""
+        if not 0 <= self.temperature < float("inf"):
+            raise EngineError(f"temperature {self.temperature}: give 0 (greedy) or a positive number")
+        if self.top_k < 0:
+            raise EngineError(f"top_k {self.top_k}: give 0 (all tokens) or a positive number")
+        if not 0 < self.top_p <= 1:
+            raise EngineError(f"top_p {self.top_p}: give a number above 0, at most 1")
+        if not 0 <= self.seed < 2**64:
+            raise EngineError(f"seed {self.seed}: give a whole number from 0 to 2^64 - 1")
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Prompt token ids, and when to stop: at `max_tokens` new tokens or right after one of `stop_ids`."""
+    """Prompt token ids, how tokens are chosen, and when to stop.
+
+    It stops at `max_tokens` new tokens or right after one of `stop_ids`.
+    """
 
     prompt: tuple[int, ...]
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
+    sampling: Sampling = GREEDY
 
 
 @dataclass(slots=True)
