@@ -92,6 +92,19 @@ class Request:
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = GREEDY
 
+    def check(self, max_context: int) -> None:
+        """Raises EngineError for an empty prompt, no token asked for, or more of both than `max_context` allows."""
+        if not self.prompt:
+            raise EngineError("the prompt is empty: give at least one token")
+        if self.max_tokens < 1:
+            raise EngineError(f"max_tokens {self.max_tokens}: ask for at least one token")
+        needed = len(self.prompt) + self.max_tokens
+        if needed > max_context:
+            raise EngineError(
+                f"{len(self.prompt)} prompt tokens and {self.max_tokens} new ones need {needed} positions; "
+                f"max_context allows {max_context}"
+            )
+
 
 @dataclass(slots=True)
 class StepLog:

@@ -5,12 +5,14 @@ import time
 import torch
 from torch import Tensor
 
-from engine.base import Generation, Request, Settings, StepLog
+from engine.base import Generation, Request, Sampling, Settings, StepLog
 from engine.cache import KVCache
 from engine.drafters import make_drafter
 from engine.drafters.checkpoint import DraftModel
 from engine.models.llama import Llama
+from engine.prefill import prefill
 from engine.verify.chain import greedy_chain
+from engine.verify.sampling import choose
 from space.errors import EngineError
 
 
@@ -32,7 +34,7 @@ class Decoder:
 
     @torch.inference_mode()
     def generate(self, request: Request, settings: Settings) -> Generation:
-        """Decodes greedily until a stop token or the request's limit.
+        """Decodes until a stop token or the request's limit; greedily, or by draws that do not depend on the settings.
 
         Raises:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
@@ -41,7 +43,7 @@ class Decoder:
         drafter = make_drafter(settings, self._checkpoint)
         taps = drafter.taps if drafter is not None else ()
         logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
-        tokens = [int(logits.argmax())]
+        tokens = choose(logits, request.sampling, [self.cache.length])
         if drafter is not None:
             drafter.extend((*request.prompt, *tokens), tapped)
         log = StepLog()
@@ -50,7 +52,7 @@ class Decoder:
             room = min(settings.draft_length, request.max_tokens - len(tokens) - 1)
             draft = drafter.propose(room) if drafter is not None and room > 0 else []
             drafted = time.perf_counter()
-            commit, tapped = self._verify(tokens[-1], draft, taps)
+            commit, tapped = self._verify(tokens[-1], draft, taps, request.sampling)
             commit = self._until_stop(commit, request.stop_ids)
             tokens += commit
             verified = time.perf_counter()
@@ -73,23 +75,19 @@ class Decoder:
 
     def _prefill(self, prompt: tuple[int, ...], chunk: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Logits of the first new token, and the tapped outputs of all prompt positions."""
-        if not prompt:
-            raise EngineError("the prompt is empty: give at least one token")
         self.cache.reset()
-        tapped = []
-        for start in range(0, len(prompt), chunk):
-            hidden, part = self._rows(prompt[start : start + chunk], taps)
-            self.cache.commit(list(range(hidden.shape[0])))
-            tapped += [part] if part is not None else []
-        return self.model.logits(hidden[-1:]), torch.cat(tapped) if tapped else None
+        return prefill(self.model, self.cache, prompt, chunk, taps)
 
-    def _verify(self, last: int, draft: list[int], taps: tuple[int, ...]) -> tuple[list[int], Tensor | None]:
+    def _verify(
+        self, last: int, draft: list[int], taps: tuple[int, ...], sampling: Sampling
+    ) -> tuple[list[int], Tensor | None]:
         """One target pass over the last committed token and a drafted chain.
 
         Returns the tokens to commit, and the tapped outputs of the positions that were committed by it.
         """
         hidden, tapped = self._rows((last, *draft), taps)
-        choices: list[int] = self.model.logits(hidden).argmax(-1).tolist()
+        first = self.cache.length + 1
+        choices = choose(self.model.logits(hidden), sampling, range(first, first + len(draft) + 1))
         commit = greedy_chain(draft, choices)
         self.cache.commit(list(range(len(commit))))
         return commit, tapped[: len(commit)] if tapped is not None else None
@@ -100,14 +98,7 @@ class Decoder:
         return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, taps=taps)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
-        if request.max_tokens < 1:
-            raise EngineError(f"max_tokens {request.max_tokens}: ask for at least one token")
-        needed = len(request.prompt) + request.max_tokens
-        if needed > self._max_context:
-            raise EngineError(
-                f"{len(request.prompt)} prompt tokens and {request.max_tokens} new ones need {needed} positions; "
-                f"max_context allows {self._max_context}"
-            )
+        request.check(self._max_context)
         torch.set_num_threads(settings.threads)
         self.model.use(settings.linear_path)
 

@@ -5,6 +5,7 @@ Rows are independent of each other in every operator, so a row's result does not
 (bit-equal on CPUs whose matrix kernels sum in one order; token forcing measures whether that holds).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,25 @@ def rotate(rows: Tensor, rotation: Tensor, norm: Tensor | None, eps: float) -> T
         wide = functional.rms_norm(wide, (wide.shape[-1],), None, eps) * norm
     pairs = torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2))
     return torch.view_as_real(pairs * rotation).flatten(2).bfloat16()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One request's rows in a pass over the rows of several; the fields are the arguments of `forward_tapped`."""
+
+    tokens: Tensor
+    positions: Tensor
+    cache: KVCache
+    visible: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What attention sees of one request: which rows of the pass are its own, its cache, and what is masked there."""
+
+    rows: slice
+    mask: Tensor
+    cache: KVCache
 
 
 class Llama:
@@ -104,6 +124,23 @@ class Llama:
         """
         return self.body(self.embedding[tokens], positions, cache, visible, taps)
 
+    def forward_packed(self, parts: Sequence[Rows], taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor | None]:
+        """Runs the rows of several requests in one pass: the weights are read once, attention is each request's own.
+
+        Args:
+            parts: each request's rows, with different caches; at least one.
+            taps: as for `forward_tapped`.
+
+        Returns:
+            As `forward_tapped`, the rows of all parts in order.
+        """
+        views, start = [], 0
+        for part in parts:
+            views.append(self._view(start, part.tokens.shape[0], part.cache, part.visible))
+            start = views[-1].rows.stop
+        x = self.embedding[torch.cat([part.tokens for part in parts])]
+        return self._run(x, torch.cat([part.positions for part in parts]), views, taps)
+
     def body(
         self,
         x: Tensor,
@@ -113,13 +150,20 @@ class Llama:
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """`forward_tapped` for input rows x [rows, hidden] bf16 instead of tokens."""
-        cache.reserve(x.shape[0])
-        mask = self._mask(x.shape[0], cache, visible)
+        return self._run(x, positions, [self._view(0, x.shape[0], cache, visible)], taps)
+
+    def _view(self, start: int, rows: int, cache: KVCache, visible: Tensor | None) -> _View:
+        cache.reserve(rows)
+        return _View(rows=slice(start, start + rows), mask=self._mask(rows, cache, visible), cache=cache)
+
+    def _run(
+        self, x: Tensor, positions: Tensor, views: Sequence[_View], taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor | None]:
         rotation = self.rotation(positions)
         tapped = [x] if -1 in taps else []
         for index, layer in enumerate(self.layers):
             normed = self._normalise(x, layer.attention_norm)
-            x = x + layer.out(self._attend(index, layer, normed, rotation, mask, cache))
+            x = x + layer.out(self._attend(index, layer, normed, rotation, views))
             gate, up = layer.gate_up(self._normalise(x, layer.ffn_norm)).chunk(2, -1)
             # silu of strided rows takes another code path than of one row: contiguous keeps both bit-equal.
             x = x + layer.down(functional.silu(gate.contiguous()).mul_(up))
@@ -150,15 +194,21 @@ class Llama:
         mask = torch.zeros(rows, room, dtype=torch.bfloat16).masked_fill_(~allowed, float("-inf"))
         return mask.repeat(self.config.heads // self.config.kv_heads, 1)
 
-    def _attend(
-        self, index: int, layer: LlamaLayer, x: Tensor, rotation: Tensor, mask: Tensor, cache: KVCache
-    ) -> Tensor:
+    def _attend(self, index: int, layer: LlamaLayer, x: Tensor, rotation: Tensor, views: Sequence[_View]) -> Tensor:
         config, qkv = self.config, layer.qkv(x)
-        rows, heads, kv_heads, dim = qkv.shape[0], config.heads, config.kv_heads, config.head_dim
+        heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
         rotated = (heads + kv_heads) * dim
-        qk = rotate(qkv[:, :rotated].view(rows, heads + kv_heads, dim), rotation, layer.head_norm, config.norm_eps)
-        cache.write(index, qk[:, heads:], qkv[:, rotated:].view(rows, kv_heads, dim))
+        qk = rotate(qkv[:, :rotated].view(-1, heads + kv_heads, dim), rotation, layer.head_norm, config.norm_eps)
+        values = qkv[:, rotated:].view(-1, kv_heads, dim)
+        mixed = [self._mix(index, qk[view.rows], values[view.rows], view) for view in views]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+    def _mix(self, index: int, qk: Tensor, values: Tensor, view: _View) -> Tensor:
+        """Attention of one request's rows, [rows, heads * head_dim]; their keys and values go into the cache."""
+        config, cache, rows = self.config, view.cache, qk.shape[0]
+        heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
+        cache.write(index, qk[:, heads:], values)
         query = qk[:, :heads].view(rows, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
-        scores = torch.bmm(query, cache.keys[index].transpose(1, 2)).add_(mask)
+        scores = torch.bmm(query, cache.keys[index].transpose(1, 2)).add_(view.mask)
         attended = torch.bmm(torch.softmax(scores, -1), cache.values[index])
         return attended.view(kv_heads, -1, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads * dim)

@@ -1,4 +1,7 @@
-"""Greedy chain verification: the target's own choices decide; a draft only decides how many come at once."""
+"""Chain verification: the target's own choices decide; a draft only decides how many come at once.
+
+The choices are argmaxes, or draws (engine/verify/sampling.py).
+"""
 
 from collections.abc import Sequence
 
@@ -8,7 +11,7 @@ def greedy_chain(draft: Sequence[int], choices: Sequence[int]) -> list[int]:
 
     Args:
         draft: [k] drafted tokens.
-        choices: [k + 1] the target's argmax after the last committed token and after each drafted one.
+        choices: [k + 1] the target's choice after the last committed token and after each drafted one.
     """
     accepted = 0
     while accepted < len(draft) and draft[accepted] == choices[accepted]:

@@ -104,6 +104,11 @@ class ExactTarget:
         assert taps == ()
         return self.forward(tokens, positions, cache, visible), None
 
+    def forward_packed(self, parts, taps=()):
+        assert taps == ()
+        assert len({id(part.cache) for part in parts}) == len(parts)
+        return torch.cat([self.forward(part.tokens, part.positions, part.cache, part.visible) for part in parts]), None
+
     def logits(self, hidden):
         return torch.nn.functional.one_hot(hidden[:, 0], self._vocab).float()
 
