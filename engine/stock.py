@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.base import Sampling
 from engine.loop import Decoder
+from engine.verify.sampling import distribution, draw, draw_margin, stream
 from space.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedTrace:
-    """For each token: what stock would have chosen there, and how far (in logits) the token lies below that choice."""
+    """For each token: what stock would have chosen there, and how far the token lies from it (in logits, if greedy)."""
 
     choices: tuple[int, ...]
     margins: tuple[float, ...]
@@ -50,14 +52,34 @@ class Stock:
             EngineError: there is no token, or one that is not in the vocabulary (a negative id would be taken for
                 another token).
         """
-        vocab = self._decoder.model.config.vocab
-        strange = [token for token in tokens if not 0 <= token < vocab]
-        if strange or not tokens:
-            raise EngineError(f"cannot judge tokens {strange}: give at least one, each from 0 to {vocab - 1}")
+        self._check(tokens)
         rows = self._one_row_logits(prompt, tokens)
         best = rows.max(-1).values
         margins = (best - rows[torch.arange(len(tokens)), torch.tensor(tokens)]).tolist()
         return ForcedTrace(choices=tuple(rows.argmax(-1).tolist()), margins=tuple(margins))
+
+    @torch.inference_mode()
+    def force_draws(self, prompt: tuple[int, ...], tokens: Sequence[int], sampling: Sampling) -> ForcedTrace:
+        """Teacher-forces sampled tokens: what stock draws after the same prefix with the same random numbers.
+
+        Exact sampling by this engine emits the very tokens that stock draws, so a token can be judged by itself. The
+        margins are in cumulated probability: how far the random number lies from the token's interval.
+
+        Raises:
+            EngineError: as `force`.
+        """
+        self._check(tokens)
+        rows = distribution(self._one_row_logits(prompt, tokens), sampling)
+        uniform = [stream(sampling.seed, len(prompt) + index).random() for index in range(len(tokens))]
+        return ForcedTrace(
+            choices=tuple(map(draw, rows, uniform)), margins=tuple(map(draw_margin, rows, tokens, uniform))
+        )
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        vocab = self._decoder.model.config.vocab
+        strange = [token for token in tokens if not 0 <= token < vocab]
+        if strange or not tokens:
+            raise EngineError(f"cannot judge tokens {strange}: give at least one, each from 0 to {vocab - 1}")
 
     @torch.inference_mode()
     def self_noise(

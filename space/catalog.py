@@ -13,13 +13,16 @@ _PARALLEL = Condition(name="drafter", values=("dflash", "dflash2", "dspark"))
 """Drafters that score several candidates a position in one pass."""
 
 
-def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = ()) -> KnobSpace:
+def cpu_space(
+    cores: int | None = None, *, packs: bool = True, neural: tuple[str, ...] = (), concurrency: int = 1
+) -> KnobSpace:
     """The knobs of a CPU deployment.
 
     Args:
         cores: bounds the thread count (default: this machine's).
         packs: the processor can multiply with packed bf16 weights, which is then what AR and stock do as well.
         neural: kinds of drafter checkpoint that there are, such as `dflash`: options beside those that read text.
+        concurrency: most requests at once; above 1 there are the knobs of batching.
     """
     threads = cores or os.cpu_count() or 1
     layouts = ("packed", "plain") if packs else ("plain",)
@@ -115,6 +118,7 @@ def cpu_space(cores: int | None = None, *, packs: bool = True, neural: tuple[str
                 gap="host",
                 help="prompt rows in one forward pass",
             ),
+            *(_batch_knobs(speculates) if concurrency > 1 else ()),
         ),
         orders=(Order(low="ngram_min", high="ngram_max"),),
     )
@@ -167,6 +171,69 @@ def _neural_knobs(neural: tuple[str, ...]) -> tuple[Knob, ...]:
             gap="acceptance",
             when=Condition(name="drafter", values=neural),
             help="a repeated suffix of this many tokens drafts instead of the neural drafter; 0 means never",
+        ),
+    )
+
+
+def _batch_knobs(speculates: Condition) -> tuple[Knob, ...]:
+    packs = Condition(name="packing", values=("survival",))
+    schedules = Condition(name="length_schedule", values=("load",))
+    return (
+        Knob(
+            name="packing",
+            domain=ChoiceDomain(options=("all", "survival")),
+            default="all",
+            gap="waste",
+            when=speculates,
+            help="which drafted nodes share a target pass: all, or the likeliest of all requests per marginal cost",
+        ),
+        Knob(
+            name="node_budget",
+            domain=IntDomain(low=1, high=256, log=True),
+            default=32,
+            gap="waste",
+            when=packs,
+            help="most drafted nodes in one target pass, of all its requests together",
+        ),
+        Knob(
+            name="packing_cost",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.01),
+            default=0.05,
+            gap="waste",
+            when=packs,
+            help="what a node adds to a pass, as a share of a pass without rows; dearer nodes are left out sooner",
+        ),
+        Knob(
+            name="length_schedule",
+            domain=ChoiceDomain(options=("fixed", "load")),
+            default="fixed",
+            gap="waste",
+            when=speculates,
+            help="draft length: fixed, or by the number of requests and their measured acceptance, down to none",
+        ),
+        Knob(
+            name="schedule_cost",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.01),
+            default=0.05,
+            gap="waste",
+            when=schedules,
+            help="what a row adds to a pass, as a share of a pass without rows, when lengths are weighed",
+        ),
+        Knob(
+            name="hysteresis",
+            domain=FloatDomain(low=0.0, high=0.5, step=0.05),
+            default=0.05,
+            gap="waste",
+            when=schedules,
+            help="another length is taken only when it promises to be better by this share",
+        ),
+        Knob(
+            name="pipeline",
+            domain=ChoiceDomain(options=("off", "halves")),
+            default="off",
+            gap="draft",
+            when=speculates,
+            help="one pass for all requests, or half of them drafted while the other half is verified",
         ),
     )
 

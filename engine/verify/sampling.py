@@ -69,6 +69,12 @@ def draw(p: Tensor, uniform: float) -> int:
     return min(at, int(p.nonzero()[-1]))  # rounding may leave the last probable token's interval open at its end
 
 
+def draw_margin(p: Tensor, token: int, uniform: float) -> float:
+    """How far `uniform` lies outside the interval of `token` in the cumulated p [vocab]: 0 where `draw` chooses it."""
+    end = float(p[: token + 1].sum())
+    return max(0.0, end - float(p[token]) - uniform, uniform - end)
+
+
 def choose(logits: Tensor, sampling: Sampling, positions: Sequence[int]) -> list[int]:
     """The target's choice in each row: its argmax, or a draw with the random numbers of the token's position.
 

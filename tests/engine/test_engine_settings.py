@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.base import Settings
+from engine.batch.decoder import PACKINGS, PIPELINES, SCHEDULES
 from engine.drafters import make_drafter
 from engine.drafters.parallel import DFlashCheckpoint
 from engine.models.linear import Linear
@@ -14,7 +15,7 @@ from space.catalog import ar_genome, cpu_space, stock_genome
 from space.errors import EngineError
 from space.knobs import names
 
-SPACE = cpu_space(cores=4, neural=("dflash",))
+SPACE = cpu_space(cores=4, neural=("dflash",), concurrency=8)
 TEXT_ONLY = cpu_space(cores=4)
 
 
@@ -41,6 +42,24 @@ def test_every_option_of_the_catalogue_exists_in_the_engine(tiny_model, tiny_dfl
     assert SPACE.knob("linear_path").domain.options == ("packed", "plain")
     with pytest.raises(EngineError, match="allowed is plain or packed"):
         Linear(None).use("other")
+
+
+def test_every_way_of_batching_in_the_catalogue_exists_in_the_engine():
+    known = {"packing": PACKINGS, "length_schedule": SCHEDULES, "pipeline": PIPELINES}
+    assert {name: SPACE.knob(name).domain.options for name in known} == known
+
+
+def test_batching_has_knobs_only_where_there_is_a_batch():
+    batched = set(names(SPACE.knobs)) - set(names(cpu_space(cores=4, neural=("dflash",)).knobs))
+    assert batched == {
+        "packing",
+        "node_budget",
+        "packing_cost",
+        "length_schedule",
+        "schedule_cost",
+        "hysteresis",
+        "pipeline",
+    }
 
 
 def test_stock_and_ar():

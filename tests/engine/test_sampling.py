@@ -19,6 +19,7 @@ from engine.verify.sampling import (
     choose,
     distribution,
     draw,
+    draw_margin,
     draw_siblings,
     sample_chain,
     sample_tree,
@@ -234,6 +235,17 @@ def test_equals_at_the_border_are_kept():
 def test_draws_cover_probable_tokens_only():
     p = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).double()
     assert [draw(p, u) for u in (0.0, 0.2499, 0.25, 0.999999, 1 - 2**-53)] == [1, 1, 3, 3, 3]
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
+def test_the_margin_is_the_way_to_the_tokens_interval(seed, uniform):
+    p = Toy(seed).next(START)
+    chosen = draw(p, uniform)
+    assert draw_margin(p, chosen, uniform) < 1e-12
+    for token in set(range(VOCAB)) - {chosen}:
+        margin = draw_margin(p, token, uniform)
+        low, high = float(p[:token].sum()), float(p[: token + 1].sum())
+        assert margin == pytest.approx(low - uniform if uniform < low else uniform - high, abs=1e-12)
 
 
 def test_streams_belong_to_seed_position_and_purpose():
