@@ -8,7 +8,7 @@ from archive.base import Sample
 from archive.summary import by_prompt, median_seconds, spread
 from autotune.bench import Timed, TimedRequests
 from autotune.log import logger
-from autotune.prepared import PreparedPrompt
+from autotune.prepared import Unit
 
 STEADY_WITHIN = 0.10
 """AR's seconds a step may spread this much over prompts: a step costs the same on all of them."""
@@ -44,17 +44,18 @@ class Baseline:
         return median(self.changes(samples))
 
 
-def measure_baseline(requests: TimedRequests, prompts: Sequence[PreparedPrompt]) -> tuple[Baseline, list[Timed]]:
-    """Times AR and stock in turns on every prompt; again, at most twice, where the machine was not steady.
+def measure_baseline(requests: TimedRequests, asked: Sequence[Unit]) -> tuple[Baseline, list[Timed]]:
+    """Times AR and stock in turns on every unit of prompts; again, at most twice, where the machine was not steady.
 
     Returns the baseline and AR's answers, one a prompt.
     """
-    requests.warm_up_reference(prompts[0])
+    requests.warm_up_reference(asked[0][0])
     for _ in range(_TRIES):
-        ar, stock = [], []
-        for prompt in prompts:
-            ar.append(requests.reference("ar", prompt))
-            stock.append(requests.reference("stock", prompt))
+        ar: list[Timed] = []
+        stock: list[Timed] = []
+        for unit in asked:
+            ar += requests.references("ar", unit)
+            stock += requests.references("stock", unit)
         baseline = Baseline(samples=tuple(timed.sample for timed in (*ar, *stock)))
         if baseline.unsteadiness() <= STEADY_WITHIN:
             break

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from archive.base import Sample
 from autotune.client import RequestFailed, WorkerClient
-from autotune.prepared import PreparedPrompt
-from engine.protocol import Generate, Generated
+from autotune.prepared import PreparedPrompt, Unit
+from engine.protocol import Asked, Generate, GenerateBatch, Generated
 from space.errors import WorkerError
 from space.genome import Genome
 from space.knobs import KnobValue
+from space.outcome import Outcome
 
 _WARM_UP_TOKENS = 8
 _SLOWEST = 300.0
@@ -24,7 +25,7 @@ class Timed:
 
 
 class TimedRequests:
-    """Sends requests one at a time and times them from outside the engine."""
+    """Sends requests, one at a time or a unit of them at once, and times them from outside the engine."""
 
     def __init__(
         self, *, stock: WorkerClient, candidate: WorkerClient, ar: Genome, stock_genome: Genome, max_tokens: int
@@ -52,6 +53,21 @@ class TimedRequests:
         """Times a candidate; RequestFailed says how it failed."""
         return self._time(self._candidate, "candidate", genome.knobs, prompt, repeat, timeout)
 
+    def references(self, role: str, unit: Unit, repeat: int = 0) -> list[Timed]:
+        """Times `ar` or `stock` on the prompts of a unit at once, one sample a prompt. WorkerError as `reference`."""
+        if len(unit) == 1:
+            return [self.reference(role, unit[0], repeat)]
+        try:
+            return self._time_unit(self._stock, role, self._fixed[role], unit, repeat, _SLOWEST)
+        except RequestFailed as error:
+            raise WorkerError(f"the reference path failed on prompts {_ids(unit)} ({role}): {error}") from error
+
+    def candidates(self, genome: Genome, unit: Unit, repeat: int, timeout: float) -> list[Timed]:
+        """Times a candidate on the prompts of a unit at once; RequestFailed says how it failed."""
+        if len(unit) == 1:
+            return [self.candidate(genome, unit[0], repeat, timeout)]
+        return self._time_unit(self._candidate, "candidate", genome.knobs, unit, repeat, timeout)
+
     def warm_up(self, genome: Genome, prompt: PreparedPrompt, timeout: float) -> None:
         """A short untimed answer: packing weights and first calls must not be timed."""
         self._candidate.generate(self._request(genome.knobs, prompt, _WARM_UP_TOKENS), timeout)
@@ -74,16 +90,51 @@ class TimedRequests:
         timeout: float,
     ) -> Timed:
         answer, seconds = worker.generate(self._request(knobs, prompt, self.max_tokens), timeout)
-        sample = Sample(
-            prompt_id=prompt.id,
-            role=role,
-            repeat=repeat,
-            tokens=len(answer.tokens),
-            seconds=seconds,
-            steps=len(answer.drafted),
-            drafted=sum(answer.drafted),
-            accepted=sum(answer.accepted),
-            draft_seconds=sum(answer.draft_seconds),
-            verify_seconds=sum(answer.verify_seconds),
+        return _timed(role, prompt, repeat, answer, seconds)
+
+    def _time_unit(
+        self,
+        worker: WorkerClient,
+        role: str,
+        knobs: Mapping[str, KnobValue],
+        unit: Unit,
+        repeat: int,
+        timeout: float,
+    ) -> list[Timed]:
+        """One sample a prompt, whose seconds are its part of the unit's wall time, by tokens.
+
+        By tokens, because a worker cannot choose them: the parts of two repeats are the same, so that medians over
+        repeats add up to wall time, whatever the worker says about its own times.
+        """
+        asked = tuple(
+            Asked(prompt=prompt.tokens, max_tokens=self.max_tokens, stop_ids=self._stop_ids) for prompt in unit
         )
-        return Timed(sample=sample, answer=answer)
+        request = GenerateBatch(knobs=dict(knobs), requests=asked, concurrency=len(unit))
+        reply, seconds = worker.generate_batch(request, timeout)
+        if len(reply.answers) != len(unit):
+            raise RequestFailed(Outcome.RUNTIME, f"{len(reply.answers)} answers came back for {len(unit)} requests")
+        tokens = max(1, sum(len(answer.tokens) for answer in reply.answers))
+        return [
+            _timed(role, prompt, repeat, answer, seconds * len(answer.tokens) / tokens)
+            for prompt, answer in zip(unit, reply.answers, strict=True)
+        ]
+
+
+def _timed(role: str, prompt: PreparedPrompt, repeat: int, answer: Generated, seconds: float) -> Timed:
+    sample = Sample(
+        prompt_id=prompt.id,
+        role=role,
+        repeat=repeat,
+        tokens=len(answer.tokens),
+        seconds=seconds,
+        steps=len(answer.drafted),
+        drafted=sum(answer.drafted),
+        accepted=sum(answer.accepted),
+        draft_seconds=sum(answer.draft_seconds),
+        verify_seconds=sum(answer.verify_seconds),
+    )
+    return Timed(sample=sample, answer=answer)
+
+
+def _ids(unit: Unit) -> str:
+    return ", ".join(prompt.id for prompt in unit)

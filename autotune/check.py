@@ -1,5 +1,6 @@
 """Checks of an exported configuration: token forcing on prompts that the search never saw, and a benchmark."""
 
+from itertools import chain
 from pathlib import Path
 
 from archive.base import Attempt, Evaluation, Sample
@@ -10,7 +11,7 @@ from autotune.bench import TimedRequests
 from autotune.client import RequestFailed
 from autotune.forcing import TokenForcing
 from autotune.measure import MeasuringEvaluator
-from autotune.prepared import PreparedPrompt
+from autotune.prepared import PreparedPrompt, units
 from autotune.session import Session, fresh_prompts
 from autotune.terminal import BenchReport, Console, GroupLine, VerifyReport, notice, show_bench, show_verify
 from autotune.tune import system_rows
@@ -59,12 +60,13 @@ def verify(console: Console, config: Path) -> int:
         )
         forcing = check.forcing(session, requests, prompts)
         verdicts = []
-        for prompt in prompts:
+        for unit in units(prompts, check.deployment.regime, rest=True):
             try:
-                timed = requests.candidate(check.genome, prompt, 0, _TIMEOUT)
+                found = requests.candidates(check.genome, unit, 0, _TIMEOUT)
             except RequestFailed as error:
-                raise EngineError(f"{config}: the configuration fails on prompt {prompt.id}: {error}") from error
-            verdicts.append(forcing.judge(prompt, timed.answer, requests.max_tokens))
+                raise EngineError(f"{config}: the configuration fails on prompt {unit[0].id}: {error}") from error
+            for prompt, timed in zip(unit, found, strict=True):
+                verdicts.append(forcing.judge(prompt, timed.answer, requests.max_tokens))
         forced = forcing.total(verdicts)
     show_verify(console, VerifyReport(config=config, prompts=len(prompts), forced=forced))
     return 1 if forced.first_mismatch else 0
@@ -74,7 +76,8 @@ def bench(console: Console, config: Path) -> int:
     """Measures a configuration beside AR and stock on unseen prompts; 1 when its tokens are not stock's."""
     check = _Check(console, config)
     with check.session() as session:
-        prompts = check.prompts(session, _BENCH_PER_GROUP)
+        asked = units(check.prompts(session, max(_BENCH_PER_GROUP, check.deployment.regime)), check.deployment.regime)
+        prompts = tuple(chain(*asked))
         notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, three times")
         requests = session.requests()
         evaluation = MeasuringEvaluator(
@@ -83,6 +86,7 @@ def bench(console: Console, config: Path) -> int:
             baseline=Baseline(samples=()),
             search=(),
             confirm=prompts,
+            regime=check.deployment.regime,
         ).evaluate(_attempt(check.genome), "confirm")
     if evaluation.forced is not None and evaluation.forced.first_mismatch:
         show_verify(console, VerifyReport(config=config, prompts=len(prompts), forced=evaluation.forced))

@@ -22,7 +22,9 @@ from engine.protocol import (
     Force,
     Forced,
     Generate,
+    GenerateBatch,
     Generated,
+    GeneratedBatch,
     MeasureNoise,
     Noise,
     Ready,
@@ -32,8 +34,8 @@ from space.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 120.0
-Reply = TypeVar("Reply", Ready, Generated, Forced, Noise)
-AnyMessage: TypeAlias = Ready | Generated | Forced | Noise | Failed
+Reply = TypeVar("Reply", Ready, Generated, GeneratedBatch, Forced, Noise)
+AnyMessage: TypeAlias = Ready | Generated | GeneratedBatch | Forced | Noise | Failed
 
 
 class RequestFailed(WorkerError):
@@ -125,6 +127,14 @@ class WorkerClient:
         started = time.perf_counter()
         self._send(request.model_dump_json())
         reply = self._expect(Generated, timeout)
+        return reply, time.perf_counter() - started
+
+    def generate_batch(self, request: GenerateBatch, timeout: float) -> tuple[GeneratedBatch, float]:
+        """Sends several requests at once; returns the reply and the wall seconds of all. RequestFailed otherwise."""
+        self.start()
+        started = time.perf_counter()
+        self._send(request.model_dump_json())
+        reply = self._expect(GeneratedBatch, timeout)
         return reply, time.perf_counter() - started
 
     def force(self, request: Force, timeout: float) -> Forced:

@@ -16,7 +16,7 @@ from autotune.client import RequestFailed
 from autotune.descriptor import describe
 from autotune.forcing import TokenForcing, Verdict
 from autotune.log import logger
-from autotune.prepared import PreparedPrompt
+from autotune.prepared import PreparedPrompt, Unit, units
 from space.outcome import Outcome
 
 UNSTABLE_ABOVE = 0.10
@@ -27,7 +27,6 @@ _MOST_DRIFT = 1.3
 """Where AR and stock take this many times longer, or shorter, than at the baseline, it is measured anew."""
 _AR_PROBES = 2
 _CONFIRM_REPEATS = 3
-_REGIME = 1
 
 
 def _near(drift: float) -> bool:
@@ -53,15 +52,28 @@ class MeasuringEvaluator:
         baseline: Baseline,
         search: Sequence[PreparedPrompt],
         confirm: Sequence[PreparedPrompt],
+        regime: int = 1,
         best_ratio: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`best_ratio` is the best ratio to AR of earlier sessions; the clock measures what an evaluation costs."""
+        """Takes who answers, who judges, and the references.
+
+        Args:
+            requests: times requests.
+            forcing: judges answers.
+            baseline: AR and stock on the search prompts, in units of `regime`.
+            search: the prompts of the search.
+            confirm: the prompts of confirmation.
+            regime: how many prompts are asked at once; those that do not fill a unit are left out.
+            best_ratio: the best ratio to AR of earlier sessions.
+            clock: measures what an evaluation costs.
+        """
         self._requests = requests
         self._forcing = forcing
         self._baseline = baseline
-        self._search = search
-        self._confirm = confirm
+        self._search = units(search, regime)
+        self._confirm = units(confirm, regime)
+        self._regime = regime
         self._best = best_ratio
         self._clock = clock
 
@@ -109,7 +121,7 @@ class MeasuringEvaluator:
             seconds=self._clock() - started,
             forced=forced,
             score=score,
-            descriptor=describe(samples, _REGIME),
+            descriptor=describe(samples, self._regime),
             samples=tuple(samples),
         )
 
@@ -141,55 +153,57 @@ class MeasuringEvaluator:
         )
 
     def _run_search(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
-        prompts, requests = self._search, self._requests
-        requests.warm_up(attempt.genome, prompts[0], self._patience(prompts[0]))
-        probes = {(attempt.number * _AR_PROBES + i) % len(prompts) for i in range(_AR_PROBES)}
+        asked, requests = self._search, self._requests
+        requests.warm_up(attempt.genome, asked[0][0], self._patience(asked[0]))
+        probes = {(attempt.number * _AR_PROBES + i) % len(asked) for i in range(_AR_PROBES)}
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
-        for index, prompt in enumerate(prompts):
+        for index, unit in enumerate(asked):
             if index in probes:
-                samples.append(requests.reference("ar", prompt).sample)
-            samples.append(self._candidate(attempt, prompt, 0, verdicts))
-            if index == attempt.number % len(prompts):
-                samples.append(requests.reference("stock", prompt).sample)
+                samples += [timed.sample for timed in requests.references("ar", unit)]
+            samples += self._candidates(attempt, unit, 0, verdicts)
+            if index == attempt.number % len(asked):
+                samples += [timed.sample for timed in requests.references("stock", unit)]
         if not _near(self._baseline.drift(samples)):
             # The machine is another one than at the baseline, which may itself have been taken in a bad moment.
-            self._baseline, _ = measure_baseline(requests, prompts)
+            self._baseline, _ = measure_baseline(requests, asked)
             if not _near(self._baseline.drift(samples)):
                 raise RequestFailed(Outcome.UNSTABLE, "the machine changed its speed during this evaluation")
         if self.score(samples, self._baseline).ratio_ar >= _WORTH_REPEATING * self._best:
-            samples += [self._candidate(attempt, prompt, 1, verdicts) for prompt in prompts]
+            samples += [sample for unit in asked for sample in self._candidates(attempt, unit, 1, verdicts)]
         return samples, self._forced(verdicts)
 
     def _run_confirm(self, attempt: Attempt) -> tuple[list[Sample], Forced]:
-        self._requests.warm_up(attempt.genome, self._confirm[0], self._patience(self._confirm[0]))
+        self._requests.warm_up(attempt.genome, self._confirm[0][0], self._patience(self._confirm[0]))
         samples: list[Sample] = []
         verdicts: list[Verdict] = []
         for repeat in range(_CONFIRM_REPEATS):
-            for index, prompt in enumerate(self._confirm):
+            for index, unit in enumerate(self._confirm):
                 roles = ["ar", "stock", "candidate"]
                 turn = (index + repeat) % len(roles) if repeat else 0  # AR first at first: forcing needs its answer
                 for role in roles[turn:] + roles[:turn]:
                     if role == "candidate":
-                        samples.append(self._candidate(attempt, prompt, repeat, verdicts))
+                        samples += self._candidates(attempt, unit, repeat, verdicts)
                         continue
-                    timed = self._requests.reference(role, prompt, repeat)
-                    samples.append(timed.sample)
-                    if role == "ar":
-                        self._forcing.remember(prompt, timed.answer)
+                    references = self._requests.references(role, unit, repeat)
+                    samples += [timed.sample for timed in references]
+                    if role == "ar" and len(unit) == 1:  # several at once are not one row a step
+                        self._forcing.remember(unit[0], references[0].answer)
         return samples, self._forced(verdicts)
 
-    def _candidate(self, attempt: Attempt, prompt: PreparedPrompt, repeat: int, verdicts: list[Verdict]) -> Sample:
-        """Times one answer and judges it at once: a mismatch ends the evaluation."""
-        timed = self._requests.candidate(attempt.genome, prompt, repeat, self._patience(prompt))
-        verdicts.append(self._forcing.judge(prompt, timed.answer, self._requests.max_tokens))
-        if verdicts[-1].mismatch:
-            raise _Broken(self._forcing.total(verdicts))
-        return timed.sample
+    def _candidates(self, attempt: Attempt, unit: Unit, repeat: int, verdicts: list[Verdict]) -> list[Sample]:
+        """Times the answers of a unit and judges them at once: a mismatch ends the evaluation."""
+        found = self._requests.candidates(attempt.genome, unit, repeat, self._patience(unit))
+        for prompt, timed in zip(unit, found, strict=True):
+            verdicts.append(self._forcing.judge(prompt, timed.answer, self._requests.max_tokens))
+            if verdicts[-1].mismatch:
+                raise _Broken(self._forcing.total(verdicts))
+        return [timed.sample for timed in found]
 
-    def _patience(self, prompt: PreparedPrompt) -> float:
+    def _patience(self, unit: Unit) -> float:
         """Seconds after which a candidate hangs: several times what AR took, where that is known."""
-        return 10.0 + 8.0 * self._baseline.seconds("ar").get(prompt.id, 30.0)
+        reference = self._baseline.seconds("ar")
+        return 10.0 + 8.0 * sum(reference.get(prompt.id, 30.0) for prompt in unit)
 
     def _forced(self, verdicts: Sequence[Verdict]) -> Forced:
         forced = self._forcing.total(verdicts)

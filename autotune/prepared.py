@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from engine.tokenizer import ChatTokenizer
 from space.errors import InputError
@@ -15,6 +16,26 @@ class PreparedPrompt:
     id: str
     group: str
     tokens: tuple[int, ...]
+
+
+Unit: TypeAlias = tuple[PreparedPrompt, ...]
+"""Prompts that are asked together: as many as the deployment's regime says."""
+
+
+def units(prompts: Sequence[PreparedPrompt], regime: int, *, rest: bool = False) -> tuple[Unit, ...]:
+    """Prompts in groups of `regime`. InputError when none is filled.
+
+    What does not fill a group is left out, since it would be timed in another regime; with `rest` it comes last.
+    """
+    full = len(prompts) // regime
+    if prompts and not full:
+        raise InputError(
+            f"workload.concurrency = [{regime}]: there are {len(prompts)} prompts, and a regime needs at least as many "
+            "prompts as requests; raise workload.search_per_group and confirm_per_group, or add prompts"
+        )
+    found = tuple(tuple(prompts[i * regime : (i + 1) * regime]) for i in range(full))
+    left = tuple(prompts[full * regime :])
+    return (*found, left) if rest and left else found
 
 
 def prepare(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -14,13 +15,13 @@ from autotune.client import Launch, RequestFailed, WorkerClient
 from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
-from autotune.prepared import PreparedPrompt, prepare
+from autotune.prepared import PreparedPrompt, prepare, units
 from engine.formats import DRAFTER_KINDS, drafter_kind
 from engine.protocol import Generate, Generated
 from engine.tokenizer import ChatTokenizer
 from engine.weights.source import checkpoint_folder, drafter_folder
 from space.catalog import ar_genome, cpu_space, stock_genome
-from space.deployment import Deployment
+from space.deployment import MOST_REQUESTS, Deployment
 from space.errors import EngineError, InputError
 from space.genome import Genome
 from space.knobs import KnobSpace, KnobValue
@@ -46,7 +47,8 @@ class Baselines:
 def full_space(deployment: Deployment | None = None) -> KnobSpace:
     """The knobs of a deployment on this machine; without one, all that any deployment may have."""
     kinds = DRAFTER_KINDS if deployment is None else drafter_kinds(deployment)
-    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds)
+    concurrency = MOST_REQUESTS if deployment is None else deployment.regime
+    return cpu_space(usable_cores(), packs=packs_weights(), neural=kinds, concurrency=concurrency)
 
 
 def drafter_kinds(deployment: Deployment) -> tuple[str, ...]:
@@ -153,8 +155,9 @@ class Session:
         noise = measure_noise(self._stock, answers, str(self._baselines.ar.knobs["linear_path"]))
         self._say(f"noise of stock against itself: {noise.describe()}")
         forcing = TokenForcing(self._stock, noise, requests.stop_ids)
-        for prompt, answer in answers:
-            forcing.remember(prompt, answer)
+        if self.deployment.regime == 1:  # several at once are not one row a step
+            for prompt, answer in answers:
+                forcing.remember(prompt, answer)
         return forcing
 
     def evaluator(self, split: PromptSplit, best_ratio: float = 0.0) -> MeasuringEvaluator:
@@ -162,17 +165,20 @@ class Session:
         search, confirm = self.prepare(split.search), self.prepare(split.confirm)
         self._say("starting the engine; measuring AR, stock, and the noise of stock against itself")
         requests = self.requests()
-        baseline, ar = measure_baseline(requests, search)
+        regime = self.deployment.regime
+        asked = units(search, regime)
+        baseline, ar = measure_baseline(requests, asked)
         if baseline.unsteadiness() > STEADY_WITHIN:
             self._say(
                 f"this machine is busy: AR's step time spreads by {baseline.unsteadiness():.0%}; figures will too"
             )
         return MeasuringEvaluator(
             requests=requests,
-            forcing=self.forcing(requests, [(p, timed.answer) for p, timed in zip(search, ar, strict=True)]),
+            forcing=self.forcing(requests, [(p, t.answer) for p, t in zip(chain(*asked), ar, strict=True)]),
             baseline=baseline,
             search=search,
             confirm=confirm,
+            regime=regime,
             best_ratio=best_ratio,
         )
 

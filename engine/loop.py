@@ -28,8 +28,8 @@ class Decoder:
         if max_context > model.config.max_position:
             raise EngineError(f"max_context {max_context}: this model has {model.config.max_position} positions")
         self.model = model
-        self._checkpoint = checkpoint
-        self._max_context = max_context
+        self.checkpoint = checkpoint
+        self.max_context = max_context
         self.cache = KVCache(model.config, max_context)
 
     @torch.inference_mode()
@@ -40,7 +40,7 @@ class Decoder:
             EngineError: the prompt is empty, max_tokens is below one, or both do not fit max_context.
         """
         self._prepare(request, settings)
-        drafter = make_drafter(settings, self._checkpoint)
+        drafter = make_drafter(settings, self.checkpoint)
         taps = drafter.taps if drafter is not None else ()
         logits, tapped = self._prefill(request.prompt, settings.prefill_chunk, taps)
         tokens = choose(logits, request.sampling, [self.cache.length])
@@ -98,7 +98,7 @@ class Decoder:
         return self.model.forward_tapped(torch.tensor(tokens), positions, self.cache, taps=taps)
 
     def _prepare(self, request: Request, settings: Settings) -> None:
-        request.check(self._max_context)
+        request.check(self.max_context)
         torch.set_num_threads(settings.threads)
         self.model.use(settings.linear_path)
 

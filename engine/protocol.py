@@ -30,6 +30,23 @@ class Generate(_Message):
     stop_ids: tuple[int, ...]
 
 
+class Asked(_Message):
+    """One request of several."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+
+
+class GenerateBatch(_Message):
+    """Decode several requests, at most `concurrency` at once, with the knobs of a genome."""
+
+    kind: Literal["generate_batch"] = "generate_batch"
+    knobs: dict[str, str | int | float | bool]
+    requests: tuple[Asked, ...]
+    concurrency: int
+
+
 class Force(_Message):
     """Judge tokens through the reference path (stock workers only)."""
 
@@ -60,6 +77,30 @@ class Generated(_Message):
     verify_seconds: tuple[float, ...]
 
 
+class Passes(_Message):
+    """One entry a target pass; see engine.batch.log.BatchLog."""
+
+    requests: tuple[int, ...]
+    rows: tuple[int, ...]
+    drafted: tuple[int, ...]
+    nodes: tuple[int, ...]
+    accepted: tuple[int, ...]
+    context: tuple[int, ...]
+    draft_seconds: tuple[float, ...]
+    wait_seconds: tuple[float, ...]
+    verify_seconds: tuple[float, ...]
+    prefill_rows: tuple[int, ...]
+    prefill_seconds: tuple[float, ...]
+
+
+class GeneratedBatch(_Message):
+    """The answers, in the order of the requests, and the log of the passes. An answer's seconds are its shares."""
+
+    kind: Literal["generated_batch"] = "generated_batch"
+    answers: tuple[Generated, ...]
+    passes: Passes
+
+
 class Forced(_Message):
     """Stock's choice at each token, and the token's distance to it in logits."""
 
@@ -88,10 +129,10 @@ class Failed(_Message):
 class AnyRequest(_Message):
     """Parses a request line."""
 
-    body: Annotated[Generate | Force | MeasureNoise, Field(discriminator="kind")]
+    body: Annotated[Generate | GenerateBatch | Force | MeasureNoise, Field(discriminator="kind")]
 
 
 class AnyReply(_Message):
     """Parses a reply line."""
 
-    body: Annotated[Ready | Generated | Forced | Noise | Failed, Field(discriminator="kind")]
+    body: Annotated[Ready | Generated | GeneratedBatch | Forced | Noise | Failed, Field(discriminator="kind")]

@@ -6,6 +6,7 @@ A candidate worker only generates. A stock worker is the untouched reference pat
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -14,10 +15,24 @@ from typing import TextIO
 import torch
 from pydantic import BaseModel
 
-from engine.base import Request, Settings
+from engine.base import Generation, Request, Settings
+from engine.batch.decoder import BatchDecoder
 from engine.drafters.checkpoint import load_drafter_checkpoint
 from engine.loop import Decoder
-from engine.protocol import AnyRequest, Failed, Force, Forced, Generate, Generated, MeasureNoise, Noise, Ready
+from engine.protocol import (
+    AnyRequest,
+    Failed,
+    Force,
+    Forced,
+    Generate,
+    GenerateBatch,
+    Generated,
+    GeneratedBatch,
+    MeasureNoise,
+    Noise,
+    Passes,
+    Ready,
+)
 from engine.stock import Stock
 from engine.weights.checkpoint import load_checkpoint
 from space.errors import EngineError
@@ -41,9 +56,11 @@ class Worker:
             exhausted = isinstance(error, RuntimeError) and "memory" in str(error).lower()
             return Failed(outcome="oom" if exhausted else "runtime", reason=f"{type(error).__name__}: {error}"[:500])
 
-    def _dispatch(self, request: Generate | Force | MeasureNoise) -> BaseModel:
+    def _dispatch(self, request: Generate | GenerateBatch | Force | MeasureNoise) -> BaseModel:
         if isinstance(request, Generate):
             return self._generate(request)
+        if isinstance(request, GenerateBatch):
+            return self._generate_batch(request)
         if self._stock is None:
             raise EngineError(f"a candidate worker does not answer {request.kind!r}: it must not judge itself")
         if isinstance(request, Force):
@@ -57,14 +74,28 @@ class Worker:
             Request(prompt=request.prompt, max_tokens=request.max_tokens, stop_ids=request.stop_ids),
             Settings.from_knobs(request.knobs),
         )
-        return Generated(
-            tokens=generation.tokens,
-            finish="stop" if generation.finish == "stop" else "length",
-            drafted=tuple(generation.log.drafted),
-            accepted=tuple(generation.log.accepted),
-            draft_seconds=tuple(generation.log.draft_seconds),
-            verify_seconds=tuple(generation.log.verify_seconds),
+        return _generated(generation)
+
+    def _generate_batch(self, request: GenerateBatch) -> GeneratedBatch:
+        decoder = self._decoder
+        batch = BatchDecoder(decoder.model, decoder.max_context, request.concurrency, decoder.checkpoint)
+        found = batch.generate(
+            [Request(prompt=a.prompt, max_tokens=a.max_tokens, stop_ids=a.stop_ids) for a in request.requests],
+            Settings.from_knobs(request.knobs),
         )
+        passes = Passes(**{field.name: getattr(found.log, field.name) for field in dataclasses.fields(found.log)})
+        return GeneratedBatch(answers=tuple(map(_generated, found.generations)), passes=passes)
+
+
+def _generated(generation: Generation) -> Generated:
+    return Generated(
+        tokens=generation.tokens,
+        finish="stop" if generation.finish == "stop" else "length",
+        drafted=tuple(generation.log.drafted),
+        accepted=tuple(generation.log.accepted),
+        draft_seconds=tuple(generation.log.draft_seconds),
+        verify_seconds=tuple(generation.log.verify_seconds),
+    )
 
 
 def serve(worker: Worker, requests: TextIO, replies: TextIO, ready: Ready) -> None:

@@ -5,7 +5,7 @@ Its signature is the hash of its canonical content; its name is only an alias.
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,6 +15,8 @@ from space.errors import InputError, nearest
 SHIPPED = Path(__file__).parent / "deployments"
 
 
+MOST_REQUESTS = 64
+"""The largest regime."""
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 
 
@@ -42,12 +44,16 @@ class Hardware(_Strict):
 
 
 class Workload(_Strict):
-    """What is asked of the model. `prompts` is `shipped` or a JSON-lines file; one request at a time at this stage."""
+    """What is asked of the model.
+
+    `prompts` is `shipped` or a JSON-lines file; `concurrency` is the regime, the number of requests at once: one regime
+    a deployment at this stage.
+    """
 
     prompts: str = "shipped"
     max_tokens: int = Field(default=64, ge=8, le=4096)
     temperature: Literal[0] = 0
-    concurrency: tuple[Literal[1]] = (1,)
+    concurrency: tuple[Annotated[int, Field(ge=1, le=MOST_REQUESTS)]] = (1,)
     search_per_group: int = Field(default=1, ge=1, le=64)
     confirm_per_group: int = Field(default=1, ge=1, le=64)
 
@@ -73,6 +79,11 @@ class Deployment(_Strict):
     def content(self) -> dict[str, Any]:
         """What decides a result: everything but the name, the description and the default budget."""
         return self.model_dump(mode="json", exclude={"name", "description", "budget"})
+
+    @property
+    def regime(self) -> int:
+        """How many requests are decoded at once."""
+        return self.workload.concurrency[0]
 
     @property
     def signature(self) -> str:

@@ -23,7 +23,9 @@ def write_prompts(path: Path) -> Path:
     return path
 
 
-def write_deployment(folder: Path, checkpoint: Path, *, name: str = "tiny", max_tokens: int = 24) -> Path:
+def write_deployment(
+    folder: Path, checkpoint: Path, *, name: str = "tiny", max_tokens: int = 24, concurrency: int = 1
+) -> Path:
     """Writes prompts and TOML into a folder; returns the TOML's path."""
     prompts = write_prompts(folder / "prompts.jsonl")
     path = folder / f"{name}.toml"
@@ -41,6 +43,7 @@ device = "cpu"
 [workload]
 prompts = "{prompts}"
 max_tokens = {max_tokens}
+concurrency = [{concurrency}]
 
 [budget]
 seconds = 120

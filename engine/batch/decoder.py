@@ -214,7 +214,7 @@ class Batch:
             start = own.stop
         seconds = time.perf_counter() - started
         for slot in slots:
-            slot.record(draft_seconds, seconds)
+            slot.record(wait_seconds / len(slots), seconds / len(slots))
         log.rows.append(start)
         log.nodes.append(start - len(slots))
         log.accepted.append(accepted)

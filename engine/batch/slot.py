@@ -90,12 +90,12 @@ class Slot:
         return len(said) - 1
 
     def record(self, draft_seconds: float, verify_seconds: float) -> None:
-        """Notes what the step took: the drafting and the pass, which the lane's requests have in common."""
+        """Notes this request's share of the time that the step spent on drafts and in the pass."""
         self._log.draft_seconds.append(draft_seconds)
         self._log.verify_seconds.append(verify_seconds)
 
     def generation(self) -> Generation:
-        """What the request has said, when it has finished. The log's seconds are the lane's."""
+        """What the request has said, when it has finished. The log's seconds are shares, which add up over requests."""
         finish = "stop" if self.tokens[-1] in self.request.stop_ids else "length"
         return Generation(tokens=tuple(self.tokens), finish=finish, log=self._log)
 

@@ -8,7 +8,7 @@ from autotune.bench import Timed
 from autotune.client import RequestFailed
 from autotune.forcing import NoiseFloor, TokenForcing
 from autotune.measure import MeasuringEvaluator
-from autotune.prepared import PreparedPrompt
+from autotune.prepared import PreparedPrompt, units
 from engine.protocol import Forced, Generated
 from space.genome import Genome
 from space.outcome import Outcome
@@ -68,6 +68,12 @@ class FakeRequests:
         seconds = self.seconds(prompt, repeat) if callable(self.seconds) else self.seconds
         slow = 1.0 if isinstance(self.slow, list) else self.slow
         return self._timed("candidate", prompt, repeat, seconds * slow, found)
+
+    def references(self, role, unit, repeat=0):
+        return [self.reference(role, prompt, repeat) for prompt in unit]
+
+    def candidates(self, genome, unit, repeat, timeout):
+        return [self.candidate(genome, prompt, repeat, timeout) for prompt in unit]
 
     def _timed(self, role, prompt, repeat, seconds, tokens):
         self.asked.append((role, prompt.id, repeat))
@@ -165,10 +171,10 @@ def test_a_machine_that_changes_within_an_evaluation_makes_it_unstable():
 def test_an_unsteady_baseline_is_repeated_at_most_twice():
     wild = [1.0, 1.0, 9.0, 1.0, 3.0, 1.0, 5.0, 1.0, 7.0, 1.0]
     steady = FakeRequests(slow=wild + [1.0] * 2 * len(PROMPTS))
-    baseline, answers = measure_baseline(steady, PROMPTS)
+    baseline, answers = measure_baseline(steady, units(PROMPTS, 1))
     assert baseline.unsteadiness() == 0.0
     assert len(answers) == len(PROMPTS)
-    never, _ = measure_baseline(FakeRequests(slow=wild * 3), PROMPTS)
+    never, _ = measure_baseline(FakeRequests(slow=wild * 3), units(PROMPTS, 1))
     assert never.unsteadiness() > 0.1
 
 

@@ -114,3 +114,27 @@ def test_a_worker_that_cannot_start_says_why(tiny_folder, folder, max_context, m
     assert code == 1
     assert [reply.kind for reply in replies] == ["failed"]
     assert message in replies[0].reason
+
+
+def test_a_worker_answers_several_requests_at_once(tiny_folder):
+    asked = [{"prompt": PROMPT[i:], "max_tokens": 9 + i, "stop_ids": []} for i in range(3)]
+    batch = {"kind": "generate_batch", "requests": asked, "concurrency": 2}
+    knobs = {"drafter": "suffix", "draft_length": 4, "packing": "survival", "node_budget": 3}
+    lines = [
+        {**batch, "knobs": knobs},
+        *({"kind": "generate", "knobs": {"drafter": "none"}, **request} for request in asked),
+        {**batch, "knobs": {**knobs, "packing": "magic"}},
+        {**batch, "knobs": knobs, "concurrency": 0},
+    ]
+    (_, together, *alone, magic, none), code, errors = run_worker(tiny_folder, "candidate", lines)
+    assert code == 0, errors
+    assert [answer.tokens for answer in together.answers] == [answer.tokens for answer in alone]
+    passes = together.passes
+    assert max(passes.requests) == 2
+    assert max(passes.nodes) <= 3
+    assert sum(passes.rows) == sum(passes.requests) + sum(sum(answer.drafted) for answer in together.answers)
+    assert sum(passes.prefill_rows) == sum(len(request["prompt"]) for request in asked)
+    shares = [sum(answer.verify_seconds) for answer in together.answers]
+    assert sum(shares) == pytest.approx(sum(passes.verify_seconds))
+    assert "packing 'magic' is not there; known: all, survival" in magic.reason
+    assert "slots 0: a batch has at least one" in none.reason

@@ -60,6 +60,8 @@ def test_the_signature_follows_the_content_and_not_the_name_or_budget(write):
         (GOOD.replace('"cpu"', '"tpu"'), r"hardware\.device = 'tpu': input should be 'cpu'"),
         (GOOD + "temperature = 0.7\n", r"workload\.temperature = 0\.7: input should be 0"),
         (GOOD + "concurrency = [1, 8]\n", r"workload\.concurrency"),
+        (GOOD + "concurrency = [0]\n", r"workload\.concurrency\.0 = 0: input should be greater than or equal to 1"),
+        (GOOD + "concurrency = [65]\n", r"workload\.concurrency\.0 = 65: input should be less than or equal to 64"),
         (GOOD.replace('"mine"', '"My Deployment"'), "name = 'My Deployment': string should match pattern"),
         (GOOD + "[budget]\nseconds = 0\n", r"budget\.seconds = 0: input should be greater than 0"),
         ("target = 3\n" + GOOD.replace("[target]", "[other]"), "target = 3"),
