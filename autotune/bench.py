@@ -78,7 +78,13 @@ class TimedRequests:
             self._stock.generate(self._request(knobs, prompt, _WARM_UP_TOKENS), _SLOWEST)
 
     def _request(self, knobs: Mapping[str, KnobValue], prompt: PreparedPrompt, max_tokens: int) -> Generate:
-        return Generate(knobs=dict(knobs), prompt=prompt.tokens, max_tokens=max_tokens, stop_ids=self._stop_ids)
+        return Generate(
+            knobs=dict(knobs),
+            prompt=prompt.tokens,
+            max_tokens=max_tokens,
+            stop_ids=self._stop_ids,
+            sampling=prompt.sampling,
+        )
 
     def _time(
         self,
@@ -107,7 +113,13 @@ class TimedRequests:
         repeats add up to wall time, whatever the worker says about its own times.
         """
         asked = tuple(
-            Asked(prompt=prompt.tokens, max_tokens=self.max_tokens, stop_ids=self._stop_ids) for prompt in unit
+            Asked(
+                prompt=prompt.tokens,
+                max_tokens=self.max_tokens,
+                stop_ids=self._stop_ids,
+                sampling=prompt.sampling,
+            )
+            for prompt in unit
         )
         request = GenerateBatch(knobs=dict(knobs), requests=asked, concurrency=len(unit))
         reply, seconds = worker.generate_batch(request, timeout)

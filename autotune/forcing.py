@@ -2,6 +2,9 @@
 
 A token passes when it is stock's choice after the same prefix, or when it lies below that choice by no more than the
 noise that stock shows against itself on this machine. Such near-ties may not be more frequent than stock's own.
+
+Sampled tokens pass in the same way: stock draws with the same random numbers, which belong to seed and position. That
+judges every token, where a chi-square test of distributions would need thousands of answers to see a small bias.
 """
 
 import math
@@ -25,11 +28,12 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseFloor:
-    """Stock against itself: the 99.9th percentile of margin shifts (logits), and flipped choices out of compared."""
+    """Stock against itself: the 99.9th percentile of margin shifts in `unit`, and flipped choices out of compared."""
 
     margin: float
     flips: int
     compared: int
+    unit: str = "logits"
 
     @property
     def flip_rate(self) -> float:
@@ -41,7 +45,7 @@ class NoiseFloor:
         if self.margin == 0 and self.flips == 0:
             rows = ", ".join(map(str, ROW_COUNTS))
             return f"none: stock is bit-equal to itself at 1, {rows} rows ({self.compared} compared)"
-        return f"{self.margin:.3f} logits (99.9th percentile), {self.flips} of {self.compared} choices flip"
+        return f"{self.margin:.3f} {self.unit} (99.9th percentile), {self.flips} of {self.compared} choices flip"
 
 
 def measure_noise(
@@ -52,20 +56,23 @@ def measure_noise(
     `linear_path` is the weight layout of AR.
     """
     shifts: list[float] = []
-    flips = 0
+    flips = compared = 0
     for prompt, answer in answers:
         request = MeasureNoise(
             prompt=prompt.tokens,
             tokens=answer.tokens[:_NOISE_TOKENS],
             row_counts=ROW_COUNTS,
             linear_path=linear_path,
+            sampling=prompt.sampling,
         )
         noise = stock.noise(request, _TIMEOUT)
         shifts += noise.shifts
         flips += noise.flips
+        compared += noise.compared
     shifts.sort()
     margin = shifts[min(len(shifts) - 1, math.ceil(_PERCENTILE * len(shifts)) - 1)] if shifts else 0.0
-    return NoiseFloor(margin=margin, flips=flips, compared=len(shifts))
+    unit = "of probability" if any(prompt.sampling for prompt, _ in answers) else "logits"
+    return NoiseFloor(margin=margin, flips=flips, compared=compared, unit=unit)
 
 
 def binomial_tail(successes: int, trials: int, rate: float) -> float:
@@ -148,7 +155,9 @@ class TokenForcing:
 
     def _force(self, prompt: PreparedPrompt, answer: Generated) -> Verdict:
         try:
-            trace = self._stock.force(Force(prompt=prompt.tokens, tokens=answer.tokens), _TIMEOUT)
+            trace = self._stock.force(
+                Force(prompt=prompt.tokens, tokens=answer.tokens, sampling=prompt.sampling), _TIMEOUT
+            )
         except RequestFailed as error:
             # Stock refuses what is no token of the model; any other failure is stock's own and judges nobody.
             if isinstance(error, RequestRefused) and error.outcome is Outcome.RUNTIME:
@@ -163,5 +172,6 @@ class TokenForcing:
             elif margin <= self._noise.margin:
                 near_ties += 1
             elif mismatch is None:
-                mismatch = f"prompt {prompt.id}, token {index}: {token} lies {margin:.3f} logits below stock's {choice}"
+                far = f"{margin:.3f} {self._noise.unit}"
+                mismatch = f"prompt {prompt.id}, token {index}: {token} lies {far} below stock's {choice}"
         return Verdict(tokens=len(answer.tokens), exact=exact, near_ties=near_ties, mismatch=mismatch)

@@ -106,6 +106,7 @@ class Session:
         return prepare(
             prompts,
             self._tokenizer,
+            workload=self.deployment.workload,
             max_tokens=max_tokens or self.deployment.workload.max_tokens,
             max_context=self.deployment.target.max_context,
         )
@@ -130,7 +131,13 @@ class Session:
     def answer(self, knobs: Mapping[str, KnobValue], prompt: PreparedPrompt, max_tokens: int) -> Generated:
         """One untimed answer of the candidate worker. RequestFailed says how it failed."""
         stop_ids = self._candidate.start().stop_ids
-        request = Generate(knobs=dict(knobs), prompt=prompt.tokens, max_tokens=max_tokens, stop_ids=stop_ids)
+        request = Generate(
+            knobs=dict(knobs),
+            prompt=prompt.tokens,
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            sampling=prompt.sampling,
+        )
         return self._candidate.generate(request, _ANSWER_SECONDS)[0]
 
     def check_drafter(self) -> None:

@@ -20,6 +20,15 @@ class Ready(_Message):
     stop_ids: tuple[int, ...]
 
 
+class Sampled(_Message):
+    """How tokens are drawn; see engine.base.Sampling."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
 class Generate(_Message):
     """Decode one request with the knobs of a genome."""
 
@@ -28,6 +37,7 @@ class Generate(_Message):
     prompt: tuple[int, ...]
     max_tokens: int
     stop_ids: tuple[int, ...]
+    sampling: Sampled | None = None
 
 
 class Asked(_Message):
@@ -36,6 +46,7 @@ class Asked(_Message):
     prompt: tuple[int, ...]
     max_tokens: int
     stop_ids: tuple[int, ...]
+    sampling: Sampled | None = None
 
 
 class GenerateBatch(_Message):
@@ -53,6 +64,7 @@ class Force(_Message):
     kind: Literal["force"] = "force"
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+    sampling: Sampled | None = None
 
 
 class MeasureNoise(_Message):
@@ -63,6 +75,7 @@ class MeasureNoise(_Message):
     tokens: tuple[int, ...]
     row_counts: tuple[int, ...]
     linear_path: str
+    sampling: Sampled | None = None
 
 
 class Generated(_Message):
@@ -102,7 +115,7 @@ class GeneratedBatch(_Message):
 
 
 class Forced(_Message):
-    """Stock's choice at each token, and the token's distance to it in logits."""
+    """Stock's choice at each token, and the token's distance to it: in logits, or in probability for sampled tokens."""
 
     kind: Literal["forced"] = "forced"
     choices: tuple[int, ...]

@@ -5,11 +5,12 @@ The reference path is AR decoding: every token after a prefix is judged by the l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from engine.base import Sampling
+from engine.base import GREEDY, Sampling
 from engine.loop import Decoder
 from engine.verify.sampling import distribution, draw, draw_margin, stream
 from space.errors import EngineError
@@ -27,8 +28,9 @@ class ForcedTrace:
 class SelfNoise:
     """How stock differs from itself when the same prefixes run in passes of several rows.
 
-    `shifts` are changes of the distance between stock's first and second choice, in logits; `flips` counts positions
-    whose first choice changed, out of `compared`.
+    `shifts` are changes of the distance between stock's first and second choice, in logits; of sampled tokens, moves of
+    the border of the token's interval, in cumulated probability. `flips` counts positions whose choice changed, out of
+    `compared`.
     """
 
     shifts: tuple[float, ...]
@@ -45,45 +47,39 @@ class Stock:
         self._threads = threads
 
     @torch.inference_mode()
-    def force(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> ForcedTrace:
+    def force(self, prompt: tuple[int, ...], tokens: Sequence[int], sampling: Sampling = GREEDY) -> ForcedTrace:
         """Teacher-forces `tokens` after `prompt`; each is judged by stock's logits at one row.
+
+        Sampled tokens are judged by themselves too, not by their distribution: exact sampling emits the very tokens
+        that stock draws after the same prefix with the same random numbers. Their margins are in cumulated
+        probability: how far the random number lies from the token's interval.
 
         Raises:
             EngineError: there is no token, or one that is not in the vocabulary (a negative id would be taken for
                 another token).
         """
-        self._check(tokens)
-        rows = self._one_row_logits(prompt, tokens)
-        best = rows.max(-1).values
-        margins = (best - rows[torch.arange(len(tokens)), torch.tensor(tokens)]).tolist()
-        return ForcedTrace(choices=tuple(rows.argmax(-1).tolist()), margins=tuple(margins))
-
-    @torch.inference_mode()
-    def force_draws(self, prompt: tuple[int, ...], tokens: Sequence[int], sampling: Sampling) -> ForcedTrace:
-        """Teacher-forces sampled tokens: what stock draws after the same prefix with the same random numbers.
-
-        Exact sampling by this engine emits the very tokens that stock draws, so a token can be judged by itself. The
-        margins are in cumulated probability: how far the random number lies from the token's interval.
-
-        Raises:
-            EngineError: as `force`.
-        """
-        self._check(tokens)
-        rows = distribution(self._one_row_logits(prompt, tokens), sampling)
-        uniform = [stream(sampling.seed, len(prompt) + index).random() for index in range(len(tokens))]
-        return ForcedTrace(
-            choices=tuple(map(draw, rows, uniform)), margins=tuple(map(draw_margin, rows, tokens, uniform))
-        )
-
-    def _check(self, tokens: Sequence[int]) -> None:
         vocab = self._decoder.model.config.vocab
         strange = [token for token in tokens if not 0 <= token < vocab]
         if strange or not tokens:
             raise EngineError(f"cannot judge tokens {strange}: give at least one, each from 0 to {vocab - 1}")
+        rows = self._one_row_logits(prompt, tokens)
+        if sampling.temperature > 0:
+            p = distribution(rows, sampling)
+            uniform = [stream(sampling.seed, len(prompt) + index).random() for index in range(len(tokens))]
+            margins = tuple(map(draw_margin, p, tokens, uniform))
+            return ForcedTrace(choices=tuple(map(draw, p, uniform)), margins=margins)
+        best = rows.max(-1).values
+        distances = (best - rows[torch.arange(len(tokens)), torch.tensor(tokens)]).tolist()
+        return ForcedTrace(choices=tuple(rows.argmax(-1).tolist()), margins=tuple(distances))
 
     @torch.inference_mode()
     def self_noise(
-        self, prompt: tuple[int, ...], tokens: Sequence[int], row_counts: Sequence[int], linear_path: str = "plain"
+        self,
+        prompt: tuple[int, ...],
+        tokens: Sequence[int],
+        row_counts: Sequence[int],
+        linear_path: str = "plain",
+        sampling: Sampling = GREEDY,
     ) -> SelfNoise:
         """Compares one-row logits with those of passes of `row_counts` rows, at every position of `tokens`.
 
@@ -91,16 +87,14 @@ class Stock:
         layout changes belongs to the noise.
         """
         single = self._one_row_logits(prompt, tokens)
-        first, second = single.topk(2, dim=-1).indices.unbind(-1)
-        at = torch.arange(len(tokens))
-        distance = single[at, first] - single[at, second]
+        compare = _greedy_noise if sampling.temperature == 0 else partial(_sampled_noise, prompt, tokens, sampling)
         shifts: list[float] = []
         flips = 0
         for count in row_counts:
-            several = self._logits(prompt, tokens, count, linear_path)
-            shifts += (several[at, first] - several[at, second] - distance).abs().tolist()
-            flips += int((several.argmax(-1) != single.argmax(-1)).sum())
-        return SelfNoise(shifts=tuple(shifts), flips=flips, compared=len(shifts))
+            shifted, flipped = compare(single, self._logits(prompt, tokens, count, linear_path))
+            shifts += shifted
+            flips += flipped
+        return SelfNoise(shifts=tuple(shifts), flips=flips, compared=len(tokens) * len(row_counts))
 
     def _one_row_logits(self, prompt: tuple[int, ...], tokens: Sequence[int]) -> Tensor:
         return self._logits(prompt, tokens, 1, "plain")
@@ -116,3 +110,26 @@ class Stock:
             decoder.cache.commit(list(range(hidden.shape[0])))
             parts.append(decoder.model.logits(hidden))
         return torch.cat(parts)
+
+
+def _greedy_noise(single: Tensor, several: Tensor) -> tuple[list[float], int]:
+    """Changes of the distance between single's first and second choice, [rows]; and how many first choices changed."""
+    first, second = single.topk(2, dim=-1).indices.unbind(-1)
+    at = torch.arange(len(single))
+    shifts = several[at, first] - several[at, second] - (single[at, first] - single[at, second])
+    return shifts.abs().tolist(), int((several.argmax(-1) != single.argmax(-1)).sum())
+
+
+def _sampled_noise(
+    prompt: tuple[int, ...], tokens: Sequence[int], sampling: Sampling, single: Tensor, several: Tensor
+) -> tuple[list[float], int]:
+    """How far the nearer border of each drawn token's interval moved, [rows]; and how many draws changed."""
+    rows = [distribution(logits, sampling) for logits in (single, several)]
+    uniform = [stream(sampling.seed, len(prompt) + index).random() for index in range(len(tokens))]
+    choices = [list(map(draw, p, uniform)) for p in rows]
+    shifts = []
+    for one, other, chosen, at in zip(*rows, choices[0], uniform, strict=True):
+        ends = [(float(p[:chosen].sum()), float(p[: chosen + 1].sum())) for p in (one, other)]
+        nearer = min((0, 1), key=lambda side: abs(ends[0][side] - at))
+        shifts.append(abs(ends[0][nearer] - ends[1][nearer]))
+    return shifts, sum(a != b for a, b in zip(*choices, strict=True))

@@ -15,12 +15,13 @@ from typing import TextIO
 import torch
 from pydantic import BaseModel
 
-from engine.base import Generation, Request, Settings
+from engine.base import GREEDY, Generation, Request, Sampling, Settings
 from engine.batch.decoder import BatchDecoder
 from engine.drafters.checkpoint import load_drafter_checkpoint
 from engine.loop import Decoder
 from engine.protocol import (
     AnyRequest,
+    Asked,
     Failed,
     Force,
     Forced,
@@ -32,6 +33,7 @@ from engine.protocol import (
     Noise,
     Passes,
     Ready,
+    Sampled,
 )
 from engine.stock import Stock
 from engine.weights.checkpoint import load_checkpoint
@@ -63,15 +65,18 @@ class Worker:
             return self._generate_batch(request)
         if self._stock is None:
             raise EngineError(f"a candidate worker does not answer {request.kind!r}: it must not judge itself")
+        sampling = _sampling(request.sampling)
         if isinstance(request, Force):
-            trace = self._stock.force(request.prompt, request.tokens)
+            trace = self._stock.force(request.prompt, request.tokens, sampling)
             return Forced(choices=trace.choices, margins=trace.margins)
-        noise = self._stock.self_noise(request.prompt, request.tokens, request.row_counts, request.linear_path)
+        noise = self._stock.self_noise(
+            request.prompt, request.tokens, request.row_counts, request.linear_path, sampling
+        )
         return Noise(shifts=noise.shifts, flips=noise.flips, compared=noise.compared)
 
     def _generate(self, request: Generate) -> Generated:
         generation = self._decoder.generate(
-            Request(prompt=request.prompt, max_tokens=request.max_tokens, stop_ids=request.stop_ids),
+            _request(request),
             Settings.from_knobs(request.knobs),
         )
         return _generated(generation)
@@ -79,12 +84,22 @@ class Worker:
     def _generate_batch(self, request: GenerateBatch) -> GeneratedBatch:
         decoder = self._decoder
         batch = BatchDecoder(decoder.model, decoder.max_context, request.concurrency, decoder.checkpoint)
-        found = batch.generate(
-            [Request(prompt=a.prompt, max_tokens=a.max_tokens, stop_ids=a.stop_ids) for a in request.requests],
-            Settings.from_knobs(request.knobs),
-        )
+        found = batch.generate([_request(asked) for asked in request.requests], Settings.from_knobs(request.knobs))
         passes = Passes(**{field.name: getattr(found.log, field.name) for field in dataclasses.fields(found.log)})
         return GeneratedBatch(answers=tuple(map(_generated, found.generations)), passes=passes)
+
+
+def _request(asked: Generate | Asked) -> Request:
+    return Request(
+        prompt=asked.prompt,
+        max_tokens=asked.max_tokens,
+        stop_ids=asked.stop_ids,
+        sampling=_sampling(asked.sampling),
+    )
+
+
+def _sampling(sampled: Sampled | None) -> Sampling:
+    return GREEDY if sampled is None else Sampling(**sampled.model_dump())
 
 
 def _generated(generation: Generation) -> Generated:

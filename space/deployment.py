@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from space.canonical import content_hash
 from space.errors import InputError, nearest
@@ -46,16 +46,25 @@ class Hardware(_Strict):
 class Workload(_Strict):
     """What is asked of the model.
 
-    `prompts` is `shipped` or a JSON-lines file; `concurrency` is the regime, the number of requests at once: one regime
-    a deployment at this stage.
+    `prompts` is `shipped` or a JSON-lines file. Temperature 0 is greedy; above it tokens are drawn, from the `top_k`
+    likeliest (0: from all) and of those from the likeliest that reach `top_p` together. `concurrency` is the regime:
+    the number of requests at once, one a deployment at this stage.
     """
 
     prompts: str = "shipped"
     max_tokens: int = Field(default=64, ge=8, le=4096)
-    temperature: Literal[0] = 0
+    temperature: Literal[0] | Annotated[float, Field(gt=0, le=2)] = 0
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     concurrency: tuple[Annotated[int, Field(ge=1, le=MOST_REQUESTS)]] = (1,)
     search_per_group: int = Field(default=1, ge=1, le=64)
     confirm_per_group: int = Field(default=1, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _greedy_has_no_limits(self) -> "Workload":
+        if self.temperature == 0 and (self.top_k, self.top_p) != (0, 1.0):
+            raise ValueError("top_k and top_p have no effect at temperature 0: give a temperature or leave them out")
+        return self
 
 
 class BudgetDefaults(_Strict):
@@ -78,7 +87,10 @@ class Deployment(_Strict):
 
     def content(self) -> dict[str, Any]:
         """What decides a result: everything but the name, the description and the default budget."""
-        return self.model_dump(mode="json", exclude={"name", "description", "budget"})
+        content = self.model_dump(mode="json", exclude={"name", "description", "budget"})
+        if self.workload.temperature == 0:
+            del content["workload"]["top_k"], content["workload"]["top_p"]
+        return content
 
     @property
     def regime(self) -> int:

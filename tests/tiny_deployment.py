@@ -24,7 +24,13 @@ def write_prompts(path: Path) -> Path:
 
 
 def write_deployment(
-    folder: Path, checkpoint: Path, *, name: str = "tiny", max_tokens: int = 24, concurrency: int = 1
+    folder: Path,
+    checkpoint: Path,
+    *,
+    name: str = "tiny",
+    max_tokens: int = 24,
+    concurrency: int = 1,
+    temperature: float = 0,
 ) -> Path:
     """Writes prompts and TOML into a folder; returns the TOML's path."""
     prompts = write_prompts(folder / "prompts.jsonl")
@@ -44,6 +50,7 @@ device = "cpu"
 prompts = "{prompts}"
 max_tokens = {max_tokens}
 concurrency = [{concurrency}]
+temperature = {temperature}
 
 [budget]
 seconds = 120

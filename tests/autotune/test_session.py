@@ -15,6 +15,7 @@ from autotune.session import LazyEvaluator, fresh_prompts
 from autotune.terminal import make_console
 from autotune.tune import StopFlag, continued_run
 from engine.tokenizer import ChatTokenizer
+from space.deployment import Workload
 from space.errors import InputError
 from space.genome import Genome
 from space.outcome import Outcome
@@ -111,14 +112,14 @@ def test_fresh_prompts_are_those_that_nobody_saw():
 
 def test_a_prompt_that_does_not_fit_is_named(tiny_checkpoint):
     tokenizer = ChatTokenizer(tiny_checkpoint)
-    (fits,) = prepare([prompt("short")], tokenizer, max_tokens=8, max_context=128)
+    (fits,) = prepare([prompt("short")], tokenizer, workload=Workload(), max_tokens=8, max_context=128)
     assert fits.tokens == tokenizer.encode(prompt("short").messages)
     exactly = len(fits.tokens) + 8
-    prepare([prompt("short")], tokenizer, max_tokens=8, max_context=exactly)
+    prepare([prompt("short")], tokenizer, workload=Workload(), max_tokens=8, max_context=exactly)
     with pytest.raises(
         InputError, match=f"'short' has {len(fits.tokens)} tokens; .* exceeds max_context {exactly - 1}"
     ):
-        prepare([prompt("short")], tokenizer, max_tokens=8, max_context=exactly - 1)
+        prepare([prompt("short")], tokenizer, workload=Workload(), max_tokens=8, max_context=exactly - 1)
 
 
 def test_the_evaluator_is_made_once_and_late():

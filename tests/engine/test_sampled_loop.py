@@ -103,7 +103,7 @@ def test_a_real_forward_pass_draws_what_stock_draws(tiny_model, tiny_dflash, tem
         request = Request(prompt=some_prompt(20, seed), max_tokens=40, sampling=sampling)
         drafting = Settings(drafter="dflash", draft_length=4) if seed % 2 else SUFFIX
         found = Decoder(tiny_model, 256, checkpoint).generate(request, drafting)
-        trace = stock.force_draws(request.prompt, found.tokens, sampling)
+        trace = stock.force(request.prompt, found.tokens, sampling)
         assert max(trace.margins) < DRAW_NOISE
         choices += sum(a == b for a, b in zip(trace.choices, found.tokens, strict=True))
     assert choices > 6 * 40 * 0.95
@@ -115,14 +115,14 @@ def test_stock_finds_a_token_that_was_not_drawn(tiny_model, position):
     request = Request(prompt=some_prompt(20), max_tokens=30, sampling=sampling)
     tokens = list(Decoder(tiny_model, 256).generate(request, SUFFIX).tokens)
     tokens[position] = (tokens[position] + 100) % 256
-    trace = Stock(Decoder(tiny_model, 256), threads=1).force_draws(request.prompt, tokens, sampling)
+    trace = Stock(Decoder(tiny_model, 256), threads=1).force(request.prompt, tokens, sampling)
     assert trace.margins[position] > DRAW_NOISE
     assert trace.choices[position] != tokens[position]
     other = Sampling(temperature=1.0, seed=6)
-    wrong_seed = Stock(Decoder(tiny_model, 256), threads=1).force_draws(request.prompt, tokens, other)
+    wrong_seed = Stock(Decoder(tiny_model, 256), threads=1).force(request.prompt, tokens, other)
     assert sum(margin > DRAW_NOISE for margin in wrong_seed.margins) > 20
 
 
 def test_stock_refuses_what_is_no_token(tiny_model):
     with pytest.raises(EngineError, match=r"cannot judge tokens \[258\]"):
-        Stock(Decoder(tiny_model, 256), threads=1).force_draws((1,), (3, 258), Sampling(temperature=1.0))
+        Stock(Decoder(tiny_model, 256), threads=1).force((1,), (3, 258), Sampling(temperature=1.0))

@@ -224,6 +224,20 @@ def test_temperature_top_k_and_top_p():
     assert p(temperature=1.0, top_k=3, top_p=0.8) == pytest.approx([2 / 3, 1 / 3, 0, 0])
 
 
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+def test_a_large_vocabulary_has_the_same_nucleus(top_p):
+    """By whole sorting, whether the likeliest thousand reach top_p or not."""
+    logits = torch.randn(6, 5000, generator=torch.Generator().manual_seed(1)) * torch.tensor(
+        [[0.1], [1], [2], [3], [4], [9]]
+    )
+    found = distribution(logits, Sampling(temperature=1.0, top_p=top_p))
+    p = logits.double().softmax(-1)
+    for row, kept in zip(p, found > 0, strict=True):
+        order = row.argsort(descending=True)
+        count = int((row[order].cumsum(0) < top_p).sum()) + 1
+        assert set(order[:count].tolist()) == set(kept.nonzero()[:, 0].tolist())
+
+
 def test_equals_at_the_border_are_kept():
     logits = torch.tensor([[1.0, 2.0, 1.0, 0.0]])
     kept = distribution(logits, Sampling(temperature=1.0, top_k=2))[0] > 0

@@ -44,6 +44,17 @@ def test_the_signature_follows_the_content_and_not_the_name_or_budget(write):
     assert read_deployment(write(GOOD.replace("32", "33"))).signature != first
 
 
+def test_how_tokens_are_chosen_decides_a_result(write):
+    greedy = read_deployment(write(GOOD))
+    assert "top_k" not in greedy.content()["workload"]
+    assert read_deployment(write(GOOD + "temperature = 0\n")).signature == greedy.signature
+    warm = read_deployment(write(GOOD + "temperature = 0.7\n"))
+    narrow = read_deployment(write(GOOD + "temperature = 0.7\ntop_p = 0.9\n"))
+    assert len({greedy.signature, warm.signature, narrow.signature}) == 3
+    assert (narrow.workload.temperature, narrow.workload.top_p, narrow.regime) == (0.7, 0.9, 1)
+    assert read_deployment(write(GOOD + "concurrency = [8]\n")).regime == 8
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -58,7 +69,10 @@ def test_the_signature_follows_the_content_and_not_the_name_or_budget(write):
         (GOOD.replace("32", "2"), r"workload\.max_tokens = 2: input should be greater than or equal to 8"),
         (GOOD.replace("32", "'many'"), r"workload\.max_tokens = 'many': input should be a valid integer"),
         (GOOD.replace('"cpu"', '"tpu"'), r"hardware\.device = 'tpu': input should be 'cpu'"),
-        (GOOD + "temperature = 0.7\n", r"workload\.temperature = 0\.7: input should be 0"),
+        (GOOD + "temperature = -0.7\n", r"workload\.temperature"),
+        (GOOD + "temperature = 2.1\n", r"workload\.temperature.* = 2\.1: input should be"),
+        (GOOD + "top_k = 5\n", "top_k and top_p have no effect at temperature 0: give a temperature or leave them out"),
+        (GOOD + "temperature = 1\ntop_p = 0\n", r"workload\.top_p = 0: input should be greater than 0"),
         (GOOD + "concurrency = [1, 8]\n", r"workload\.concurrency"),
         (GOOD + "concurrency = [0]\n", r"workload\.concurrency\.0 = 0: input should be greater than or equal to 1"),
         (GOOD + "concurrency = [65]\n", r"workload\.concurrency\.0 = 65: input should be less than or equal to 64"),
