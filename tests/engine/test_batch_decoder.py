@@ -110,20 +110,35 @@ def test_composition_does_not_change_tokens(tiny_model, mixed_requests, batched)
     assert sum(found.log.accepted) > 0
 
 
+class Watched:
+    """A drafter checkpoint that keeps what each request's drafter proposes."""
+
+    def __init__(self, checkpoint):
+        self.kind = checkpoint.kind
+        self._checkpoint = checkpoint
+        self.proposals = []
+
+    def start(self, settings):
+        drafter, seen = self._checkpoint.start(settings), []
+        propose = drafter.propose
+        drafter.propose = lambda limit: seen.append(propose(limit)) or seen[-1]
+        self.proposals.append(seen)
+        return drafter
+
+
 def test_each_request_has_its_own_taps(tiny_model, tiny_dflash, mixed_requests):
-    """A drafter that reads the target's layers drafts in a batch what it drafts alone."""
-    checkpoint = DFlashCheckpoint(tiny_dflash, tiny_model)
+    """A drafter that reads the target's layers proposes in a batch what it proposes alone."""
+    together, alone = (Watched(DFlashCheckpoint(tiny_dflash, tiny_model)) for _ in range(2))
     neural = Settings(drafter="dflash", draft_length=4)
-    found = BatchDecoder(tiny_model, 512, 4, checkpoint).generate(mixed_requests, neural)
-    same = 0
+    found = BatchDecoder(tiny_model, 512, 4, together).generate(mixed_requests, neural)
+    same = compared = 0
     for request, answer in zip(mixed_requests, found.generations, strict=True):
-        alone = Decoder(tiny_model, 512, checkpoint).generate(request, neural)
-        assert_same_answer(tiny_model, request, answer.tokens, alone.tokens)
-        if answer.tokens == alone.tokens:
-            assert answer.log.drafted == alone.log.drafted
-            assert answer.log.accepted == alone.log.accepted
-            same += 1
-    assert same > len(mixed_requests) / 2
+        expected = Decoder(tiny_model, 512, alone).generate(request, neural)
+        assert_same_answer(tiny_model, request, answer.tokens, expected.tokens)
+    for ours, theirs in zip(together.proposals, alone.proposals, strict=True):
+        same += sum(a == b for a, b in zip(ours, theirs, strict=False))
+        compared += max(len(ours), len(theirs))
+    assert same > 0.9 * compared > 100
 
 
 def test_packed_rows_are_those_of_one_pass_each(tiny_model):
