@@ -136,3 +136,27 @@ def test_a_failing_reference_is_nobodys_failure():
     stock.generate_batch = fail
     with pytest.raises(WorkerError, match=r"the reference path failed on prompts p0, p1 \(ar\): no memory"):
         timed_requests(stock, FakeWorker()).references("ar", PROMPTS[:2])
+
+
+def test_answers_in_another_order_are_a_mismatch():
+    """Reordered requests: each answer is right, for somebody else's prompt."""
+
+    class Ordered(FakeWorker):
+        def generate_batch(self, request, timeout):
+            answers = [answer((5 + asked.prompt[0],) * 4) for asked in request.requests]
+            return GeneratedBatch(answers=tuple(self.order(answers)), passes=NO_PASSES), 2.0
+
+        def force(self, request, timeout):
+            right = 5 + request.prompt[0]
+            margins = tuple(3.0 * (token != right) for token in request.tokens)
+            return Forced(choices=(right,) * len(request.tokens), margins=margins)
+
+    stock = Ordered()
+    stock.order = list
+    forcing = TokenForcing(stock, NoiseFloor(margin=0.0, flips=0, compared=99), ())
+    for order, passes in ((list, True), (reversed, False)):
+        candidate = Ordered()
+        candidate.order = order
+        found = timed_requests(stock, candidate).candidates(GENOMES["suffix"], PROMPTS[:2], 0, 9.0)
+        verdicts = [forcing.judge(prompt, timed.answer, 4) for prompt, timed in zip(PROMPTS, found, strict=False)]
+        assert (forcing.total(verdicts).first_mismatch is None) == passes
