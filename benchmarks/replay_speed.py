@@ -26,7 +26,7 @@ from engine.base import Request, Settings
 from engine.record import Lattices, Trace
 from space.catalog import cpu_space
 
-SPACE = cpu_space(cores=1, neural=True)
+SPACE = cpu_space(cores=1, neural=("dflash",))
 POSITIONS, WIDTH, VOCABULARY = 7, 16, 49152
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from autotune.environment import packs_weights, usable_cores
 from autotune.options import ReplayOptions
 from autotune.prepared import prepare
@@ -56,7 +54,6 @@ class _Engine:
 
     @classmethod
     def of(cls, deployment: Deployment, say: Callable[[str], None]) -> "_Engine":
-        torch.set_num_threads(usable_cores())
         folder = checkpoint_folder(deployment.target.source, home_folder(), say)
         drafter = drafter_folder(deployment.drafter.source) if deployment.drafter else None
         model = load_checkpoint(folder)

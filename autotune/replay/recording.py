@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy
 
@@ -94,7 +95,7 @@ class Recording:
                 about = json.loads(str(arrays["about"]))
                 traces = tuple(_trace(request, index, arrays) for index, request in enumerate(about["requests"]))
             return cls(kind=about["kind"], bound=about["bound"], traces=traces)
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
             raise InputError(f"the recording {path} is damaged ({error}); delete it to record anew") from error
 
 

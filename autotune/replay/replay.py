@@ -139,9 +139,11 @@ class Replay:
         neural = self._neural(settings)
         if neural is None or not settings.suffix_first:
             return neural
-        nodes, accepted = self._suffix_drafts(settings, settings.suffix_first)
-        speaks = nodes > 0
-        return numpy.where(speaks, nodes, neural[0]), numpy.where(speaks, accepted, neural[1])
+        drafted = self._suffix_drafts(settings, settings.suffix_first)
+        silent = drafted[0] == 0
+        for own, other in zip(drafted, neural, strict=True):
+            numpy.copyto(own, other, where=silent)
+        return drafted
 
     def _copied(self, settings: Settings) -> Drafted:
         if settings.drafter == "suffix":
@@ -157,10 +159,13 @@ class Replay:
         return longest_ngram([of(length) for length in range(shortest, longest + 1)])
 
     def _suffix_drafts(self, settings: Settings, shortest: int) -> Drafted:
-        depth, floor = settings.suffix_depth, settings.min_probability
-        every: Continuations = self._table(("suffix",), lambda: continuations(self._traces, self._places))
+        depth, floor, factor = settings.suffix_depth, settings.min_probability, settings.suffix_factor
+        every: Continuations = self._table(("suffixes",), lambda: continuations(self._traces, self._places))
         found = self._table(("suffix", depth, floor), lambda: every.at(depth, floor))
-        return every.drafted(self._places, settings, shortest, found)
+        allowed = self._table(("allowed", depth, factor), lambda: every.allowed(depth, factor))
+        lengths = numpy.minimum(found.lengths, allowed)
+        lengths *= every.match[depth - 1] >= shortest
+        return self._places.chains(lengths, found.matched, settings.draft_length)
 
     def _neural(self, settings: Settings) -> Drafted | None:
         if settings.tree == "chain" and settings.level_one in ("none", "second_pass"):

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy
 from numpy.typing import NDArray
 
-from autotune.replay.places import LONGEST, Counts, Drafted, Places, leading
-from engine.base import Drafter, Settings
+from autotune.replay.places import LONGEST, Counts, Places, leading
+from engine.base import Drafter
 from engine.drafters.ngram import NgramDrafter
 from engine.drafters.suffix import SuffixDrafter
 from engine.record import Trace
@@ -82,14 +82,10 @@ class Continuations:
         row = self.row[depth - 1]
         return Found(leading(self.probability >= floor)[row], self.matched[row])
 
-    def drafted(self, places: Places, settings: Settings, shortest: int, found: Found) -> Drafted:
-        """Steps with a genome's thresholds; `shortest` is the shortest match that drafts."""
-        match = self.match[settings.suffix_depth - 1]
-        allowed = (settings.suffix_factor * match).astype(numpy.int16)
-        numpy.maximum(allowed, 1, out=allowed)
-        numpy.minimum(allowed, found.lengths, out=allowed)
-        allowed *= match >= shortest
-        return places.chains(allowed, found.matched, settings.draft_length)
+    def allowed(self, depth: int, factor: float) -> Counts:
+        """[places] the longest draft for the suffix that was matched, at `factor` tokens for each of its own."""
+        allowed: Counts = (factor * self.match[depth - 1]).astype(numpy.int16)
+        return numpy.maximum(allowed, 1, out=allowed)
 
 
 def continuations(traces: Sequence[Trace], places: Places) -> Continuations:

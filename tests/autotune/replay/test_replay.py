@@ -15,7 +15,7 @@ from engine.loop import Decoder
 from engine.record import record
 from space.catalog import cpu_space
 
-SPACE = cpu_space(cores=1, neural=True)
+SPACE = cpu_space(cores=1, neural=("dflash",))
 
 
 def genome(seed, drafter=None):
