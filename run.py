@@ -129,8 +129,9 @@ def _bench(parser: _Parser) -> None:
     add("--draft-length", type=_count, metavar="K", help="with --acceptance: most drafted tokens a step (default 7)")
 
 
-def _nothing(parser: _Parser) -> None:
-    """A command without arguments."""
+def _doctor(parser: _Parser) -> None:
+    help_text = "measure this machine, fit the cost model to real steps, and print its error (about a minute)"
+    parser.add_argument("--measure", action="store_true", help=help_text)
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -147,7 +148,7 @@ COMMANDS: Mapping[str, Command] = {
         options=opt.bench_options,
     ),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
-    "doctor": Command(help="what this machine has and what is missing", add=_nothing, options=opt.DoctorOptions),
+    "doctor": Command(help="what this machine has and what is missing", add=_doctor, options=opt.DoctorOptions),
 }
 
 

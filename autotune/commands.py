@@ -12,6 +12,7 @@ from autotune import check, doctor
 from autotune import tune as tuning
 from autotune.acceptance import acceptance
 from autotune.base import as_trials
+from autotune.measured import measure_machine
 from autotune.options import (
     AcceptanceOptions,
     ArchiveListOptions,
@@ -26,6 +27,7 @@ from autotune.options import (
 from autotune.ranking import best
 from autotune.session import Baselines, deployment_prompts, full_space
 from autotune.terminal import make_console, notice, show_checks, show_detail, show_runs, show_top
+from engine.weights.source import home_folder
 from space.deployment import find_deployment
 from space.errors import ArchiveError
 
@@ -100,6 +102,12 @@ def verify(options: VerifyOptions) -> int:
 
 def run_doctor(options: DoctorOptions) -> int:
     """What is here and what is missing; 1 when something is."""
+    console = make_console()
     found = doctor.checks()
-    show_checks(make_console(), found)
+    show_checks(console, found)
+    if options.measure:
+        with_model = doctor.embedded_model_cached()
+        measured = measure_machine(home_folder(), lambda text: notice(console, text), with_model=with_model)
+        found += doctor.measured_checks(measured)
+        show_checks(console, doctor.measured_checks(measured))
     return 0 if all(entry.ok for entry in found) else 1

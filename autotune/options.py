@@ -103,7 +103,9 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """Say what this machine has and what is missing."""
+    """Say what this machine has and what is missing; `measure` also measures it and fits the cost model."""
+
+    measure: bool = False
 
 
 def parse_duration(text: str) -> float:
