@@ -107,6 +107,7 @@ def _show(parser: _Parser) -> None:
 def _top(parser: _Parser) -> None:
     parser.add_argument("--deployment", metavar="NAME", help="only this deployment")
     parser.add_argument("--limit", type=_count, default=10, metavar="N", help="how many (default 10)")
+    parser.add_argument("--predicted", action="store_true", help="those of planning runs instead of measured ones")
     _archive(parser)
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from archive.base import Basis
 from archive.evidence import build_export
 from archive.export import write_export
 from archive.queries import list_runs, show, top
 from archive.store import Archive
-from autotune import check, doctor
+from autotune import check, doctor, planning
 from autotune import tune as tuning
 from autotune.acceptance import acceptance
 from autotune.base import as_trials
@@ -30,6 +31,7 @@ from autotune.terminal import make_console, notice, show_checks, show_detail, sh
 from engine.weights.source import home_folder
 from space.deployment import find_deployment
 from space.errors import ArchiveError
+from space.planned import planned_space, planned_stock
 
 
 @contextmanager
@@ -42,7 +44,10 @@ def _reading(path: Path | None) -> Iterator[Archive]:
 
 
 def tune(options: TuneOptions) -> int:
-    """The main job."""
+    """The main job: measured where the device is, planned where it is not."""
+    deployment = find_deployment(options.deployment)
+    if deployment.hardware.device == "cuda":
+        return planning.plan(make_console(), options, deployment)
     return tuning.tune(make_console(), options)
 
 
@@ -82,9 +87,12 @@ def archive_show(options: ArchiveShowOptions) -> int:
 
 def archive_top(options: ArchiveTopOptions) -> int:
     """The fastest genomes."""
-    space = full_space()
+    # A planning run has knobs of its own: its changes are told against its own stock.
+    space = planned_space() if options.predicted else full_space()
+    basis = Basis.PREDICTED if options.predicted else Basis.MEASURED
+    stock = planned_stock(space) if options.predicted else Baselines.of(space).stock
     with _reading(options.archive) as archive:
-        show_top(make_console(), top(archive, options.deployment, options.limit), space, Baselines.of(space).stock)
+        show_top(make_console(), top(archive, options.deployment, options.limit, basis), space, stock)
     return 0
 
 

@@ -24,6 +24,7 @@ class Load:
     context: committed tokens a request whose keys and values are read.
     committed: tokens a request that a step commits on average (tau): a neural drafter takes in as many.
     neural: the nodes come from the neural drafter, not from text.
+    draft_head: share of the target's output table that drafting multiplies with (a pruned draft vocabulary).
     """
 
     batch: int
@@ -31,6 +32,7 @@ class Load:
     context: float
     committed: float = 1.0
     neural: bool = False
+    draft_head: float = 1.0
 
     @property
     def rows(self) -> int:
@@ -135,7 +137,8 @@ class CostModel:
         if measured is not None:
             return parameters * BF16 * self.system.weight_bytes / (measured * self.system.read_share)
         factor = on_curve(self.system.matrix_factor, rows)
-        reading = parameters * BF16 / (self.hardware.read_bandwidth.value * self.system.read_share)
+        reading = parameters * BF16 * self.system.weight_bytes
+        reading /= self.hardware.read_bandwidth.value * self.system.read_share
         return factor * math.hypot(reading, self._arithmetic(2.0 * parameters * rows))
 
     def _arithmetic(self, flops: float) -> float:
@@ -164,9 +167,8 @@ class CostModel:
             self._product(drafter.layer_parameters, rows)
             + self._product(drafter.injection_parameters, load.batch * load.committed)
             + self._product(drafter.markov_parameters, drafted)
-            + self._product(self.target.head_parameters, drafted)
+            + load.draft_head * (self._product(self.target.head_parameters, drafted) + self._logits(drafted) / 2.0)
             + cache / (self.hardware.read_bandwidth.value * self.system.kv_share)
-            + self._logits(drafted) / 2.0
         )
 
     def _launches(self, layers: int) -> float:

@@ -51,10 +51,11 @@ class ArchiveShowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTopOptions:
-    """Show the best evaluations, of one deployment or of all."""
+    """Show the best evaluations, of one deployment or of all; measured ones, or predicted ones instead."""
 
     deployment: str | None = None
     limit: int = 10
+    predicted: bool = False
     archive: Path | None = None
 
 

@@ -31,7 +31,7 @@ class Overheads:
     read_share, matrix_share: what matrix kernels attain of the device's read bandwidth and matrix rate.
     kv_share: what attention kernels attain of the read bandwidth.
     weight_bytes: bytes a weight over those of bf16.
-    matrix_factor: time of the matrix products over that of the library's, by rows.
+    matrix_factor: time of the matrix products over that of the library's for the same bytes, by rows.
     matrix_kernels, small_kernels: launches a layer; `matrix_launch` and `small_launch` are what one costs, in the
         device's launch times.
     logits_passes: how often fp32 logits travel to or from memory a step.

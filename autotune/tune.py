@@ -131,7 +131,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
 
 def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
     """The run to continue, or the new one, begun. InputError with the differing keys when they do not fit together."""
-    old = archive.latest_run(new.deployment_name)
+    old = archive.latest_run(new.deployment_name, new.basis)
     if old is None:
         archive.begin_run(new)
         return new
