@@ -1,0 +1,145 @@
+"""The planning job from the command line on, with a stand-in that needs no model."""
+
+import re
+
+import pytest
+from planned_fakes import FakeSession, FakeStandIn
+
+import run
+from archive.base import Basis
+from archive.queries import list_runs
+from archive.store import Archive
+from autotune import planning, readiness
+from autotune.planning import drafter_coverage
+from engine.weights.source import BUNDLED_DRAFTER, drafter_folder
+from space.deployment import find_deployment
+from space.errors import InputError
+
+WORDS = ("--deployment", "rtx4090-llama", "--max-evals", "90", "--budget", "60s")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to run in; `place.made` are the stand-ins that were started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECPILOT_HOME", str(tmp_path / "home"))
+    made = []
+    monkeypatch.setattr(planning, "Session", FakeSession)
+    monkeypatch.setattr(planning, "StandIn", lambda *_: made.append(FakeStandIn()) or made[-1])
+    return made
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return tmp_path / "home" / "archive.sqlite"
+
+
+def test_the_whole_job(place, capsys, tmp_path, archive):
+    assert run.main(list(WORDS)) == 0
+    out = capsys.readouterr().out
+    assert "planning mode: every speed below is PREDICTED" in out
+    assert "PREDICTED for NVIDIA GeForce RTX 4090" in out
+    for regime in ("1 request", "8 requests", "32 requests"):
+        assert re.search(rf"^{regime} +[\d.]+ +[\d.]+ +[\d.]+ +\d+\.\d+x +\d+\.\d+x +\d\.\d+ +75 of 75$", out, re.M)
+        assert f"gaps at {regime} (predicted)" in out
+        assert f"chosen at {regime} (predicted)" in out
+    evaluations = re.findall(r"^predicted +\d+ ok .*$", out, re.M)
+    assert len(evaluations) >= 90
+    assert not re.search(r"^ +\d+ ok ", out, re.M), "every line of an evaluation says that it is predicted"
+    assert "weights packed losslessly to 12 bits" in out
+    assert "to measure instead, this is missing:" in out
+    assert len(place) == 1, "one stand-in for all regimes"
+    assert (tmp_path / "exports" / "rtx4090-llama-gaps.png").read_bytes()[:4] == b"\x89PNG"
+    with Archive.open(archive, read_only=True) as stored:
+        runs = list_runs(stored)
+        assert {(r.deployment_name, r.basis) for r in runs} == {
+            (f"rtx4090-llama.b{regime}", Basis.PREDICTED) for regime in (1, 8, 32)
+        }
+        assert stored.latest_run("rtx4090-llama.b1") is None
+
+
+def test_the_best_beats_stock_in_every_regime(place, capsys):
+    assert run.main(list(WORDS)) == 0
+    found = re.findall(r"^\d+ requests? .* (\d+\.\d+)x +(\d+\.\d+)x ", capsys.readouterr().out, re.M)
+    assert len(found) == 3
+    assert all(float(stock) > 1.1 for _, stock in found)
+
+
+def test_the_same_command_continues_and_tells_the_same(place, capsys):
+    assert run.main(list(WORDS)) == 0
+    first = capsys.readouterr().out
+    assert run.main(list(WORDS)) == 0
+    again = capsys.readouterr().out
+    assert "continues after" in again
+    assert "predicted    1 ok" not in again
+    chosen = [line for line in first.splitlines() if line.startswith("chosen at")]
+    assert chosen == [line for line in again.splitlines() if line.startswith("chosen at")]
+    assert len(place) == 1, "nothing was left to decode"
+    assert run.main([*WORDS, "--seed", "1"]) == 2
+    assert "cannot be continued: seed: 0 -> 1" in capsys.readouterr().err
+
+
+def test_predicted_results_are_shown_apart_and_never_exported(place, capsys):
+    run.main(list(WORDS))
+    capsys.readouterr()
+    assert run.main(["archive", "top"]) == 0
+    assert "no evaluation is ok yet" in capsys.readouterr().out
+    assert run.main(["archive", "top", "--predicted", "--deployment", "rtx4090-llama.b8"]) == 0
+    assert "rtx4090-llama.b8" in capsys.readouterr().out
+    assert run.main(["export", "--deployment", "rtx4090-llama", "--to", "engine"]) == 2
+    assert "the archive has no run of rtx4090-llama" in capsys.readouterr().err
+    assert run.main(["archive", "list"]) == 0
+    assert capsys.readouterr().out.count(" predicted ") == 3
+
+
+def test_a_held_knob_and_a_dry_run(place, capsys, archive):
+    assert run.main([*WORDS, "--set", "weight_path=bf16-skinny", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "weight_path" in out
+    assert "one of bf16-skinny, default bf16-skinny" in out
+    assert not archive.exists()
+    assert place == []
+    assert run.main([*WORDS, "--set", "weight_pth=x"]) == 2
+    assert "unknown knob 'weight_pth'; did you mean 'weight_path'" in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_plan_says_what_is_missing(place, capsys, monkeypatch):
+    def absent(*_):
+        raise InputError("no plot: matplotlib is not installed; pip install -e '.[plot]'")
+
+    monkeypatch.setattr(planning, "draw_waterfalls", absent)
+    assert run.main(list(WORDS)) == 0
+    out = capsys.readouterr().out
+    assert "no plot: matplotlib is not installed" in out
+    assert "waterfalls before and after" not in out
+
+
+def test_what_does_not_fit_the_device_is_refused(place, capsys, tmp_path):
+    text = (find_deployment.__globals__["SHIPPED"] / "rtx4090-llama.toml").read_text(encoding="utf-8")
+    path = tmp_path / "big.toml"
+    path.write_text(text.replace("[1, 8, 32]", "[1, 8, 256]"), encoding="utf-8")
+    assert run.main(["--deployment", str(path)]) == 2
+    assert "256 requests of 560 tokens need" in capsys.readouterr().err
+
+
+def test_what_measuring_would_need(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    deployment = find_deployment("rtx4090-llama")
+    lines = readiness.missing(deployment, tmp_path / "no-device")
+    assert lines[0].startswith("a GPU: NVIDIA GeForce RTX 4090")
+    assert "weights of meta-llama/Llama-3.1-8B-Instruct: put a checkpoint folder anywhere" in lines[1]
+    assert "as drafter.source" in lines[2]
+    for name in ("meta-llama--Llama-3.1-8B-Instruct", "z-lab--LLaMA3.1-8B-Instruct-DFlash-UltraChat"):
+        (tmp_path / "hub" / f"models--{name}" / "snapshots" / "abc").mkdir(parents=True)
+    (tmp_path / "device").touch()
+    assert len(readiness.missing(deployment, tmp_path / "device")) == 1, "the engine for it"
+
+
+def test_the_coverage_of_the_bundled_drafter(tmp_path):
+    coverage = drafter_coverage(drafter_folder(BUNDLED_DRAFTER))
+    assert len(coverage) == 7
+    assert coverage == sorted(coverage, reverse=True)
+    assert 0.8 < coverage[-1] < coverage[0] < 1.0
+    assert drafter_coverage(tmp_path) is None
+    (tmp_path / "training.json").write_text('{"evaluation": {"a": {"tau": 3}}}', encoding="utf-8")
+    assert drafter_coverage(tmp_path) is None
