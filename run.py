@@ -61,8 +61,15 @@ def _archive(parser: _Parser) -> None:
     parser.add_argument("--archive", type=Path, metavar="FILE", help="archive file (default: in the home folder)")
 
 
+def _benchmark(parser: _Parser) -> None:
+    add = parser.add_argument
+    add("--benchmark", metavar="NAME", help="prompts of gsm8k, math500, humaneval, mbpp or mt-bench instead")
+    add("--benchmark-dir", type=Path, metavar="DIR", help="the folder with NAME.jsonl; nothing is downloaded")
+
+
 def _config(parser: _Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="a file that export wrote")
+    _benchmark(parser)
 
 
 def _deployment(parser: _Parser) -> None:
@@ -87,6 +94,7 @@ def _tune(parser: _Parser) -> None:
     )
     add("--dry-run", action="store_true", help="show what would be tuned, and stop")
     add("--fresh", action="store_true", help="start anew instead of continuing the last run")
+    _benchmark(parser)
     _archive(parser)
 
 

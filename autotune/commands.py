@@ -24,12 +24,13 @@ from autotune.options import (
     ExportOptions,
     TuneOptions,
     VerifyOptions,
+    benchmark_path,
 )
 from autotune.ranking import best
 from autotune.session import Baselines, deployment_prompts, full_space
 from autotune.terminal import make_console, notice, show_checks, show_detail, show_runs, show_top
 from engine.weights.source import home_folder
-from space.deployment import find_deployment
+from space.deployment import Deployment, find_deployment
 from space.errors import ArchiveError
 from space.planned import planned_space, planned_stock
 
@@ -43,12 +44,25 @@ def _reading(path: Path | None) -> Iterator[Archive]:
         yield archive
 
 
+_BENCHMARK_SEARCH = 5
+
+
+def tuned_deployment(options: TuneOptions) -> Deployment:
+    """The deployment that was named, on a benchmark's prompts where one was: five to search on, five to confirm."""
+    deployment, path = find_deployment(options.deployment), benchmark_path(options)
+    if path is None:
+        return deployment
+    prompts = {"prompts": str(path.resolve())}
+    counts = {"search_per_group": _BENCHMARK_SEARCH, "confirm_per_group": _BENCHMARK_SEARCH}
+    return deployment.model_copy(update={"workload": deployment.workload.model_copy(update={**prompts, **counts})})
+
+
 def tune(options: TuneOptions) -> int:
     """The main job: measured where the device is, planned where it is not."""
-    deployment = find_deployment(options.deployment)
+    deployment = tuned_deployment(options)
     if deployment.hardware.device == "cuda":
         return planning.plan(make_console(), options, deployment)
-    return tuning.tune(make_console(), options)
+    return tuning.tune(make_console(), options, deployment)
 
 
 def export(options: ExportOptions) -> int:
@@ -100,12 +114,12 @@ def bench(options: BenchOptions | AcceptanceOptions) -> int:
     """A configuration beside AR and stock, or what drafters have accepted."""
     if isinstance(options, AcceptanceOptions):
         return acceptance(make_console(), options)
-    return check.bench(make_console(), options.config)
+    return check.bench(make_console(), options.config, options.benchmark)
 
 
 def verify(options: VerifyOptions) -> int:
     """Token forcing of a configuration."""
-    return check.verify(make_console(), options.config)
+    return check.verify(make_console(), options.config, benchmark_path(options))
 
 
 def run_doctor(options: DoctorOptions) -> int:

@@ -46,7 +46,7 @@ _KINDS = (
     GapKind(
         name="acceptance",
         words="acceptance",
-        ceiling="every true token that the drafter has in its top 16 is accepted",
+        ceiling="every true token that the drafter has in its top 4 is accepted",
         axis="acceptance",
     ),
 )

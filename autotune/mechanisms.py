@@ -4,12 +4,16 @@ Measured grounds are figures of this project on one H200 (docs/weight12.md); the
 On another device both are a first guess.
 """
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from autotune.base import Proposal, Trial
 from autotune.gaps import PACKED_BYTES
+from autotune.history import Tried
 from autotune.overheads import STOCK_VLLM, Curve, Overheads
+from autotune.proposer import Proposer
 from space.genome import Genome
 from space.hardware import HardwareProfile
 from space.knobs import Knobs
@@ -109,3 +113,18 @@ def _chosen(knobs: Knobs) -> list[Mechanism]:
 def options_with_effect() -> set[tuple[str, str]]:
     """Every (knob, option) that an effect is declared for."""
     return set(_EFFECTS)
+
+
+class MechanismsFirst(Proposer):
+    """Proposes stock with one mechanism each before anything else: those need no tokens that are not decoded yet."""
+
+    def propose(self, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
+        """Returns the first single mechanism that was not tried, then what the search proposes."""
+        tried = Tried.of(history)
+        singles = [{}, *({name: option} for name, option in _EFFECTS)]
+        genomes = (Genome.complete(self.space, single) for single in singles if self._free(single))
+        left = next((genome for genome in genomes if genome not in tried), None)
+        return Proposal(genome=left, parents=(), operator="seed") if left else super().propose(history, rng)
+
+    def _free(self, knobs: Knobs) -> bool:
+        return all(self.space.knob(name).domain.contains(value) for name, value in knobs.items())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from space.benchmarks import benchmark_file
 from space.errors import InputError
 
 _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
@@ -12,7 +13,10 @@ _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text)."""
+    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text).
+
+    `benchmark` and `benchmark_dir` name prompts to tune on instead of the deployment's.
+    """
 
     deployment: str
     seconds: float | None = None
@@ -21,6 +25,8 @@ class TuneOptions:
     settings: tuple[tuple[str, str], ...] = ()
     dry_run: bool = False
     fresh: bool = False
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
     archive: Path | None = None
 
 
@@ -61,9 +67,11 @@ class ArchiveTopOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Measure an exported configuration against AR and stock."""
+    """Measure an exported configuration against AR and stock, on a benchmark instead of its own prompts if named."""
 
     config: Path
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +105,20 @@ def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """Force the tokens of an exported configuration on prompts that the search never saw."""
+    """Force the tokens of an exported configuration on prompts that the search never saw, or on a benchmark."""
 
     config: Path
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
+
+
+def benchmark_path(options: TuneOptions | BenchOptions | VerifyOptions) -> Path | None:
+    """The file of the benchmark that was asked for; None without one. InputError when only half of it was said."""
+    if options.benchmark is None and options.benchmark_dir is None:
+        return None
+    if options.benchmark is None or options.benchmark_dir is None:
+        raise InputError("--benchmark NAME and --benchmark-dir DIR belong together; give both")
+    return benchmark_file(options.benchmark, options.benchmark_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,11 @@ from autotune.gaps import ceiling_tau
 from autotune.history import searched
 from autotune.log import logging_to
 from autotune.loop import Ended, SearchResult, run_search
-from autotune.mechanisms import in_words
+from autotune.mechanisms import MechanismsFirst, in_words
 from autotune.operators import all_operators
 from autotune.options import TuneOptions
 from autotune.overheads import STOCK_VLLM
 from autotune.predicted import PredictedEvaluator, Predictor
-from autotune.proposer import Proposer
 from autotune.ranking import best
 from autotune.readiness import missing
 from autotune.session import LazyEvaluator, Session, deployment_prompts
@@ -55,6 +54,7 @@ from space.planned import planned_space, planned_stock
 from space.prompts import PromptSplit
 from space.shapes import find_drafter, find_model
 
+_TOP_1, _TOP_4 = 0, 2
 _STAND_IN = "SmolLM2-135M-Instruct with the bundled drafter, decoded here"
 
 
@@ -63,17 +63,19 @@ def plot_path(name: str) -> Path:
     return Path("exports") / f"{name}-gaps.png"
 
 
-def drafter_coverage(folder: Path) -> list[float] | None:
-    """Share of true tokens in a drafter's top 16 by position, from its training record: the mean over prompt sets.
+def acceptance_headroom(folder: Path) -> float | None:
+    """Tokens a step that a drafter's top 4 would allow over those of its top 1, from its training record.
 
-    None when the record does not say.
+    The record has, for each prompt set, the share of true tokens among the top 1, 2, 4, ... by position. A ratio and
+    not a tau, since the prompts are others. None when the record does not say.
     """
     try:
         record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    sets = [entry["coverage"][-1] for entry in _entries(record) if isinstance(entry.get("coverage"), list)]
-    return [sum(column) / len(column) for column in zip(*sets, strict=False)] if sets else None
+    sets = [entry["coverage"] for entry in _entries(record) if isinstance(entry.get("coverage"), list)]
+    ratios = [ceiling_tau(tops[_TOP_4]) / ceiling_tau(tops[_TOP_1]) for tops in sets if len(tops) > _TOP_4]
+    return sum(ratios) / len(ratios) if ratios else None
 
 
 def _entries(record: object) -> list[dict[str, list[list[float]]]]:
@@ -205,7 +207,7 @@ class _Plan:
                 store=archive,
                 run=run,
                 evaluator=LazyEvaluator(lambda: self._evaluator(regime, session, split)),
-                proposer=Proposer(self.space, all_operators(cell_of), cell_of),
+                proposer=MechanismsFirst(self.space, all_operators(cell_of), cell_of),
                 budget=budget,
                 observer=observer,
                 stop=stop,
@@ -225,20 +227,19 @@ class _Plan:
     def _evaluator(self, regime: int, session: Session, split: PromptSplit) -> PredictedEvaluator:
         if self._stand_in is None:
             started = time.monotonic()
-            self._say("starting the stand-in: AR on every prompt, and the noise of stock against itself")
-            self._stand_in = StandIn(session, split, "packed" if packs_weights() else "plain")
+            self._say("starting the stand-in: AR and stock on every prompt, and the noise of stock against itself")
+            self._stand_in = StandIn(session, split, planned_space(), "packed" if packs_weights() else "plain")
             self._waited += time.monotonic() - started
         return PredictedEvaluator(
             predictor=self.predictor(regime),
             stand_in=self._stand_in,
             space=planned_space(),
-            ceiling=self._ceiling(),
+            headroom=self._headroom(),
         )
 
-    def _ceiling(self) -> float | None:
+    def _headroom(self) -> float | None:
         stand_in = stand_in_deployment(self.deployment)
-        coverage = drafter_coverage(drafter_folder(stand_in.drafter.source)) if stand_in.drafter else None
-        return ceiling_tau(coverage) if coverage else None
+        return acceptance_headroom(drafter_folder(stand_in.drafter.source)) if stand_in.drafter else None
 
     def _tell(self, results: dict[int, SearchResult], split: PromptSplit) -> int:
         rows = tuple(
@@ -263,7 +264,7 @@ class _Plan:
         return 0
 
     def _row(self, regime: int, winner: Trial) -> PlannedRegime:
-        predictor, ceiling = self.predictor(regime), self._ceiling()
+        predictor, headroom = self.predictor(regime), self._headroom()
         samples = {
             role: [sample for sample in winner.evaluation.samples if sample.role == role]
             for role in ("stock", "candidate")
@@ -272,8 +273,8 @@ class _Plan:
             regime=regime,
             best=winner.attempt.genome,
             evaluation=winner.evaluation,
-            before=predictor.gaps(self.stock, samples["stock"], ceiling),
-            after=predictor.gaps(winner.attempt.genome, samples["candidate"], ceiling),
+            before=predictor.gaps(self.stock, samples["stock"], headroom),
+            after=predictor.gaps(winner.attempt.genome, samples["candidate"], headroom),
             mechanisms=tuple(in_words(winner.attempt.genome)),
         )
 

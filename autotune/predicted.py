@@ -94,16 +94,17 @@ class Predictor:
             verify_seconds=predicted.verify_seconds,
         )
 
-    def gaps(self, genome: Genome, samples: Sequence[Sample], ceiling: float | None) -> GapReport:
+    def gaps(self, genome: Genome, samples: Sequence[Sample], headroom: float | None) -> GapReport:
         """The gaps of a genome at the mean step of its samples.
 
-        `ceiling` holds for the neural drafter; a text drafter has no alternatives that a tree could take.
+        `headroom` is the factor by which the neural drafter's candidates could raise tau; a text drafter has none.
         """
         steps = max(1, sum(sample.steps for sample in samples))
         tau = 1.0 + sum(sample.accepted for sample in samples) / steps
         drafted = round(sum(sample.drafted for sample in samples) / steps)
         load = self.load(genome, drafted=drafted, context=MEAN_CONTEXT, committed=tau)
-        return gap_report(self.of(genome), load, ceiling if load.neural else None)
+        ceiling = tau * headroom if load.neural and headroom is not None else None
+        return gap_report(self.of(genome), load, ceiling)
 
 
 def tau_of(samples: Sequence[Sample]) -> float:
@@ -120,14 +121,14 @@ class PredictedEvaluator:
         predictor: Predictor,
         stand_in: StandIn,
         space: KnobSpace,
-        ceiling: float | None,
+        headroom: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ceiling` is the tau that the drafter's candidates allow, where that is known."""
+        """`headroom` is what the drafter's candidates allow over what it accepts, where that is known."""
         self._predictor = predictor
         self._stand_in = stand_in
         self._fixed = {"ar": planned_ar(space), "stock": planned_stock(space)}
-        self._ceiling = ceiling
+        self._headroom = headroom
         self._clock = clock
 
     def evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
@@ -171,7 +172,7 @@ class PredictedEvaluator:
         return self._predictor.samples(genome, role, self._stand_in.decode(genome, stage))
 
     def _describe(self, genome: Genome, samples: Sequence[Sample]) -> Descriptor:
-        report = self._predictor.gaps(genome, samples, self._ceiling)
+        report = self._predictor.gaps(genome, samples, self._headroom)
         width = sum(sample.drafted for sample in samples) / sum(sample.tokens for sample in samples)
         return Descriptor(regime=self._predictor.regime, gap=report.dominant.axis, width=width)
 

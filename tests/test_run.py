@@ -41,7 +41,14 @@ ROOT = Path(__file__).parents[1]
         ("archive top --limit 3", "archive top", opt.ArchiveTopOptions(limit=3)),
         ("bench --config c", "bench", opt.BenchOptions(config=Path("c"))),
         ("verify --config c", "verify", opt.VerifyOptions(config=Path("c"))),
+        (
+            "verify --config c --benchmark gsm8k --benchmark-dir d",
+            "verify",
+            opt.VerifyOptions(config=Path("c"), benchmark="gsm8k", benchmark_dir=Path("d")),
+        ),
+        ("archive top --predicted", "archive top", opt.ArchiveTopOptions(predicted=True)),
         ("doctor", "doctor", opt.DoctorOptions()),
+        ("doctor --measure", "doctor", opt.DoctorOptions(measure=True)),
     ],
 )
 def test_a_command_line_becomes_options(line, name, options):
@@ -80,6 +87,13 @@ def test_what_cannot_be_read_is_answered(line, message):
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5m", 90)])
 def test_durations(text, seconds):
     assert opt.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("given", [{"benchmark": "gsm8k"}, {"benchmark_dir": Path("d")}])
+def test_a_benchmark_needs_its_folder(given):
+    with pytest.raises(InputError, match="--benchmark NAME and --benchmark-dir DIR belong together"):
+        opt.benchmark_path(opt.BenchOptions(config=Path("c"), **given))
+    assert opt.benchmark_path(opt.BenchOptions(config=Path("c"))) is None
 
 
 def handler(result):

@@ -45,7 +45,8 @@ def show_plan(console: Console, report: PlanReport) -> None:
     """Prints the report; each block says that it is predicted."""
     print_line(console, "")
     title = f"{report.deployment}, PREDICTED for {report.device}; tokens and acceptance of {report.stand_in}"
-    table = new_table(title)
+    print_line(console, title, style="bold")
+    table = new_table()
     table.add_column("predicted")
     for name in ("AR tok/s", "stock tok/s", "best tok/s", "x AR", "x stock", "tau", "forced tokens"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -55,6 +56,10 @@ def show_plan(console: Console, report: PlanReport) -> None:
     print_line(console, "")
     for row in report.regimes:
         _show_gaps(console, row)
+    print_line(console, "gain: speed with this gap closed alone; left: after closing it and all above it. Ceilings:")
+    for kind in KINDS.values():
+        print_line(console, f"  {kind.words}: {kind.ceiling}")
+    print_line(console, "")
     for row in report.regimes:
         print_line(console, f"chosen at {_requests(row.regime)} (predicted): {row.best.id}  {knob_list(row.best)}")
         for words, ground in row.mechanisms:
@@ -98,11 +103,10 @@ def _show_gaps(console: Console, row: PlannedRegime) -> None:
     table.add_column("gap")
     for name in ("stock: gain", "left, us", "best: gain", "left, us"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ceiling")
     for name, kind in KINDS.items():
         cells: list[str] = []
         for gaps, fall in zip((before, after), falls, strict=True):
             cells += [ratio(gaps[name].gain), f"{1e6 * fall[name]:.1f}"] if name in gaps else ["-", "-"]
-        table.add_row(kind.words, *cells, kind.ceiling)
+        table.add_row(kind.words, *cells)
     print_table(console, table)
     print_line(console, "")

@@ -1,5 +1,6 @@
 """The planning job from the command line on, with a stand-in that needs no model."""
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from archive.base import Basis
 from archive.queries import list_runs
 from archive.store import Archive
 from autotune import planning, readiness
-from autotune.planning import drafter_coverage
+from autotune.planning import acceptance_headroom
 from engine.weights.source import BUNDLED_DRAFTER, drafter_folder
 from space.deployment import find_deployment
 from space.errors import InputError
@@ -135,11 +136,32 @@ def test_what_measuring_would_need(tmp_path, monkeypatch):
     assert len(readiness.missing(deployment, tmp_path / "device")) == 1, "the engine for it"
 
 
-def test_the_coverage_of_the_bundled_drafter(tmp_path):
-    coverage = drafter_coverage(drafter_folder(BUNDLED_DRAFTER))
-    assert len(coverage) == 7
-    assert coverage == sorted(coverage, reverse=True)
-    assert 0.8 < coverage[-1] < coverage[0] < 1.0
-    assert drafter_coverage(tmp_path) is None
-    (tmp_path / "training.json").write_text('{"evaluation": {"a": {"tau": 3}}}', encoding="utf-8")
-    assert drafter_coverage(tmp_path) is None
+def test_the_headroom_of_a_drafter_comes_from_its_training_record(tmp_path):
+    assert 1.2 < acceptance_headroom(drafter_folder(BUNDLED_DRAFTER)) < 2.0
+    assert acceptance_headroom(tmp_path) is None
+    record = tmp_path / "training.json"
+    record.write_text('{"evaluation": {"a": {"tau": 3}}}', encoding="utf-8")
+    assert acceptance_headroom(tmp_path) is None
+    record.write_text('{"evaluation": {"a": {"coverage": [[0.5], [0.7], [1.0]]}}}', encoding="utf-8")
+    assert acceptance_headroom(tmp_path) == pytest.approx(2.0 / 1.5)
+
+
+def test_mechanisms_come_first_and_cost_no_decode(place, capsys):
+    assert run.main([*WORDS[:2], "--max-evals", "24", "--budget", "60s"]) == 0
+    lines = re.findall(r"^predicted +\d+ ok .* seed +.*evals? +(.*)$", capsys.readouterr().out, re.M)
+    assert lines[0].endswith("same knobs")
+    assert lines[1] == "* weight_path bf16-library->w12-skinny"
+    assert "drafter" not in " ".join(lines[:8])
+
+
+def test_a_benchmark_replaces_the_prompts(place, capsys, tmp_path, archive):
+    lines = [f'{{"question": "How many are {i} and 1?", "answer": "{i + 1}"}}\n' for i in range(10)]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(lines), encoding="utf-8")
+    named = ("--benchmark", "gsm8k", "--benchmark-dir", str(tmp_path))
+    assert run.main([*WORDS, *named]) == 0
+    with Archive.open(archive, read_only=True) as stored:
+        workload = json.loads(stored.latest_run("rtx4090-llama.b1", Basis.PREDICTED).deployment)["workload"]
+    assert workload["prompts"] == str(tmp_path / "gsm8k.jsonl")
+    assert (workload["search_per_group"], workload["confirm_per_group"]) == (5, 5)
+    assert run.main([*WORDS, "--benchmark", "mbpp", "--benchmark-dir", str(tmp_path)]) == 2
+    assert "has no mbpp.jsonl; it has gsm8k.jsonl" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def genome(**knobs):
 
 def evaluate(chosen, *, regime=1, broken=None, stage="search"):
     evaluator = PredictedEvaluator(
-        predictor=predictor(regime), stand_in=FakeStandIn(broken), space=SPACE, ceiling=6.0, clock=lambda: 0.0
+        predictor=predictor(regime), stand_in=FakeStandIn(broken), space=SPACE, headroom=1.5, clock=lambda: 0.0
     )
     attempt = Attempt(number=4, run_id="r", genome=chosen, parents=(), operator="o", rng_state="")
     return evaluator.evaluate(attempt, stage)
@@ -142,5 +142,5 @@ def test_gaps_of_a_text_drafter_leave_acceptance_out():
     suffix = genome(drafter="suffix")
     for chosen, known in ((STOCK, True), (suffix, False)):
         samples = [s for s in evaluate(chosen).samples if s.role == "candidate"]
-        report = here.gaps(chosen, samples, 6.0)
+        report = here.gaps(chosen, samples, 1.5)
         assert ("acceptance" in {gap.kind.name for gap in report.gaps}) is known

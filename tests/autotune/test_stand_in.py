@@ -66,7 +66,7 @@ class Session:
 
 def stand_in():
     session = Session()
-    return StandIn(session, SimpleNamespace(search="search", confirm="confirm"), "plain"), session
+    return StandIn(session, SimpleNamespace(search="search", confirm="confirm"), SPACE, "plain"), session
 
 
 def test_genomes_that_decide_alike_are_decoded_once_and_forced():
@@ -74,12 +74,13 @@ def test_genomes_that_decide_alike_are_decoded_once_and_forced():
     stock = made.decode(Genome.complete(SPACE, {}), "search")
     again = made.decode(Genome.complete(SPACE, {"weight_path": "w12-skinny", "pipeline": "halves"}), "search")
     assert again is stock
-    assert made.decodes == 1
-    assert [name for _, name in session.made.candidates] == [prompt.id for prompt in PROMPTS["search"]]
+    assert made.decodes == 4, "AR and stock, on both stages"
+    assert [name for _, name in session.made.candidates] == [p.id for stage in PROMPTS for p in PROMPTS[stage]]
     assert (stock.forced.tokens, stock.forced.exact) == (3 * TOKENS, 3 * TOKENS)
     made.decode(Genome.complete(SPACE, {"draft_length": 3}), "search")
-    made.decode(Genome.complete(SPACE, {}), "confirm")
-    assert made.decodes == 3
+    made.decode(Genome.complete(SPACE, {"drafter": "none"}), "confirm")
+    assert made.decodes == 5
+    assert len(session.made.candidates) == 9
     assert session.noise_on == [prompt.id for prompt in PROMPTS["search"]]
 
 
