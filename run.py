@@ -63,7 +63,11 @@ def _archive(parser: _Parser) -> None:
 
 def _benchmark(parser: _Parser) -> None:
     add = parser.add_argument
-    add("--benchmark", metavar="NAME", help="prompts of gsm8k, math500, humaneval, mbpp or mt-bench instead")
+    add(
+        "--benchmark",
+        metavar="NAME",
+        help="prompts of gsm8k, math500, humaneval, mbpp, mt-bench or a FILE.jsonl instead",
+    )
     add("--benchmark-dir", type=Path, metavar="DIR", help="the folder with NAME.jsonl; nothing is downloaded")
 
 
@@ -129,10 +133,10 @@ def _bench(parser: _Parser) -> None:
         action="extend",
         nargs="+",
         default=[],
-        type=Path,
-        metavar="FILE",
-        help="with --acceptance: JSON-lines files of prompts beside the shipped ones",
+        metavar="NAME",
+        help="prompts of a benchmark or a FILE.jsonl instead; with --acceptance several, beside the shipped ones",
     )
+    add("--benchmark-dir", type=Path, metavar="DIR", help="the folder with NAME.jsonl; nothing is downloaded")
     add("--prompts", type=_count, metavar="N", help="with --acceptance: most prompts a set, evenly spaced (default 20)")
     add("--max-tokens", type=_count, metavar="N", help="with --acceptance: new tokens a prompt (default 128)")
     add("--draft-length", type=_count, metavar="K", help="with --acceptance: most drafted tokens a step (default 7)")

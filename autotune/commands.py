@@ -24,12 +24,12 @@ from autotune.options import (
     ExportOptions,
     TuneOptions,
     VerifyOptions,
-    benchmark_path,
 )
 from autotune.ranking import best
 from autotune.session import Baselines, deployment_prompts, full_space
 from autotune.terminal import make_console, notice, show_checks, show_detail, show_runs, show_top
 from engine.weights.source import home_folder
+from space.benchmarks import benchmark_path
 from space.deployment import Deployment, find_deployment
 from space.errors import ArchiveError
 from space.planned import planned_space, planned_stock
@@ -49,7 +49,7 @@ _BENCHMARK_SEARCH = 5
 
 def tuned_deployment(options: TuneOptions) -> Deployment:
     """The deployment that was named, on a benchmark's prompts where one was: five to search on, five to confirm."""
-    deployment, path = find_deployment(options.deployment), benchmark_path(options)
+    deployment, path = find_deployment(options.deployment), benchmark_path(options.benchmark, options.benchmark_dir)
     if path is None:
         return deployment
     prompts = {"prompts": str(path.resolve())}
@@ -114,12 +114,12 @@ def bench(options: BenchOptions | AcceptanceOptions) -> int:
     """A configuration beside AR and stock, or what drafters have accepted."""
     if isinstance(options, AcceptanceOptions):
         return acceptance(make_console(), options)
-    return check.bench(make_console(), options.config, options.benchmark)
+    return check.bench(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
 
 
 def verify(options: VerifyOptions) -> int:
     """Token forcing of a configuration."""
-    return check.verify(make_console(), options.config, benchmark_path(options))
+    return check.verify(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
 
 
 def run_doctor(options: DoctorOptions) -> int:

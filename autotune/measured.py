@@ -19,7 +19,7 @@ from space.hardware import Figure, HardwareProfile, RowPoint, profile_toml
 from space.knobs import KnobValue
 from space.shapes import ModelShape, find_drafter, find_model
 
-STAND_IN = "cpu-smollm2-dflash"
+STAND_IN = "cpu-smollm2"
 STAND_IN_TARGET, STAND_IN_DRAFTER = "smollm2-135m", "dflash-smollm2-135m"
 _TIMEOUT = 120.0
 

@@ -1,11 +1,11 @@
 """What each command is asked to do: the command line, parsed, before anything is looked up."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from space.benchmarks import benchmark_file
 from space.errors import InputError
 
 _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
@@ -67,7 +67,7 @@ class ArchiveTopOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Measure an exported configuration against AR and stock, on a benchmark instead of its own prompts if named."""
+    """Measure an exported configuration against AR and stock, on a benchmark instead of its prompts if named."""
 
     config: Path
     benchmark: str | None = None
@@ -78,21 +78,27 @@ class BenchOptions:
 class AcceptanceOptions:
     """Count what every drafter of a deployment, or of a configuration's, has accepted on sets of prompts.
 
-    `prompts` is the most a set gives; `benchmark` files are sets beside the shipped prompts.
+    `prompts` is the most a set gives; `benchmark` files, or names of files in `benchmark_dir`, are sets beside the
+    shipped prompts.
     """
 
     deployment: str = "cpu-smollm2"
     config: Path | None = None
-    benchmark: tuple[Path, ...] = ()
+    benchmark: tuple[str, ...] = ()
+    benchmark_dir: Path | None = None
     prompts: int = 20
     max_tokens: int = 128
     draft_length: int = 7
 
 
-def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOptions | AcceptanceOptions:
+def bench_options(
+    acceptance: bool, config: Path | None, benchmark: Sequence[str] = (), benchmark_dir: Path | None = None, **rest: Any
+) -> BenchOptions | AcceptanceOptions:
     """What `bench` is asked: InputError where options of the two do not go together. None is an option not given."""
     given = {name: value for name, value in rest.items() if value}
     if acceptance:
+        given |= {"benchmark": tuple(benchmark)} if benchmark else {}
+        given |= {"benchmark_dir": benchmark_dir} if benchmark_dir else {}
         if config is not None and "deployment" in given:
             raise InputError("bench --acceptance takes --config or --deployment, not both: a configuration has one")
         return AcceptanceOptions(config=config, **given)
@@ -100,7 +106,9 @@ def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOp
         raise InputError(f"--{next(iter(given)).replace('_', '-')} belongs to bench --acceptance")
     if config is None:
         raise InputError("bench needs --config FILE, a file that export wrote; or --acceptance")
-    return BenchOptions(config=config)
+    if len(benchmark) > 1:
+        raise InputError(f"bench measures on one benchmark at a time, and {len(benchmark)} were given")
+    return BenchOptions(config=config, benchmark=benchmark[0] if benchmark else None, benchmark_dir=benchmark_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +118,6 @@ class VerifyOptions:
     config: Path
     benchmark: str | None = None
     benchmark_dir: Path | None = None
-
-
-def benchmark_path(options: TuneOptions | BenchOptions | VerifyOptions) -> Path | None:
-    """The file of the benchmark that was asked for; None without one. InputError when only half of it was said."""
-    if options.benchmark is None and options.benchmark_dir is None:
-        return None
-    if options.benchmark is None or options.benchmark_dir is None:
-        raise InputError("--benchmark NAME and --benchmark-dir DIR belong together; give both")
-    return benchmark_file(options.benchmark, options.benchmark_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,21 @@ def benchmark_file(name: str, folder: Path) -> Path:
     return found[0]
 
 
+def benchmark_path(name: str | None, folder: Path | None) -> Path | None:
+    """The file that `--benchmark NAME --benchmark-dir DIR` or `--benchmark FILE.jsonl` means; None without either."""
+    if name is None:
+        if folder is not None:
+            raise InputError("--benchmark-dir DIR needs --benchmark NAME as well")
+        return None
+    if folder is not None:
+        return benchmark_file(name, folder)
+    if not name.endswith(".jsonl"):
+        raise InputError(
+            f"--benchmark {name} needs --benchmark-dir DIR, the folder with its file; or give a FILE.jsonl"
+        )
+    return Path(name)
+
+
 def question_of(stem: str, record: Mapping[str, Any]) -> str | None:
     """The question of a public record in the file `stem`.jsonl; None when the file is no benchmark's.
 

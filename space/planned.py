@@ -46,7 +46,7 @@ MECHANISM_NAMES = tuple(knob.name for knob in MECHANISMS)
 def planned_space() -> KnobSpace:
     """The space of a planning run; its defaults are stock: the neural drafter at its longest, nothing else changed."""
     longest = find_drafter(STAND_IN_DRAFTER).longest
-    space = cpu_space(1, packs=False, neural=True)
+    space = cpu_space(1, packs=False, neural=("dflash",))
     knobs = []
     for knob in space.knobs:
         if knob.name == "drafter":

@@ -89,11 +89,17 @@ def test_durations(text, seconds):
     assert opt.parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("given", [{"benchmark": "gsm8k"}, {"benchmark_dir": Path("d")}])
-def test_a_benchmark_needs_its_folder(given):
-    with pytest.raises(InputError, match="--benchmark NAME and --benchmark-dir DIR belong together"):
-        opt.benchmark_path(opt.BenchOptions(config=Path("c"), **given))
-    assert opt.benchmark_path(opt.BenchOptions(config=Path("c"))) is None
+def test_benchmarks_of_bench(tmp_path):
+    for name in ("gsm8k", "mbpp"):
+        (tmp_path / f"{name}.jsonl").write_text("{}", encoding="utf-8")
+    files = (tmp_path / "gsm8k.jsonl", tmp_path / "mbpp.jsonl")
+    words = ["--benchmark", "gsm8k", "mbpp", "--benchmark-dir", str(tmp_path)]
+    _, options = run.read_command(["bench", "--acceptance", *words])
+    assert options == opt.AcceptanceOptions(benchmark=("gsm8k", "mbpp"), benchmark_dir=tmp_path)
+    with pytest.raises(InputError, match="bench measures on one benchmark at a time, and 2 were given"):
+        run.read_command(["bench", "--config", "c", *words])
+    _, options = run.read_command(["bench", "--config", "c", "--benchmark", str(files[1])])
+    assert options == opt.BenchOptions(config=Path("c"), benchmark=str(files[1]))
 
 
 def handler(result):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from space.benchmarks import QUESTIONS, benchmark_file
+from space.benchmarks import QUESTIONS, benchmark_file, benchmark_path
 from space.errors import InputError
 from space.prompts import read_prompts
 
@@ -76,6 +76,16 @@ def test_a_record_without_its_field_is_refused(tmp_path):
         read_prompts(str(path))
     with pytest.raises(InputError, match=r"mine\.jsonl line 1: not a prompt"):
         read_prompts(str(write(Path(tmp_path) / "mine.jsonl", {"question": "no benchmark's file"})))
+
+
+def test_a_name_needs_its_folder(tmp_path):
+    path = write(tmp_path / "mbpp.jsonl", {"turns": ["x"]})
+    assert benchmark_path(None, None) is None
+    assert benchmark_path("mbpp", tmp_path) == benchmark_path(str(path), None) == path
+    with pytest.raises(InputError, match="--benchmark mbpp needs --benchmark-dir DIR"):
+        benchmark_path("mbpp", None)
+    with pytest.raises(InputError, match="--benchmark-dir DIR needs --benchmark NAME"):
+        benchmark_path(None, tmp_path)
 
 
 def test_five_are_known():
