@@ -116,15 +116,20 @@ def options_with_effect() -> set[tuple[str, str]]:
 
 
 class MechanismsFirst(Proposer):
-    """Proposes stock with one mechanism each before anything else: those need no tokens that are not decoded yet."""
+    """Proposes stock with one mechanism each, then those that helped together, before anything else.
+
+    None of these needs tokens that are not decoded yet, so they are tried however slow this machine is.
+    """
 
     def propose(self, history: Sequence[Trial], rng: random.Random) -> Proposal | None:
-        """Returns the first single mechanism that was not tried, then what the search proposes."""
+        """Returns the first single mechanism that was not tried, their union once, then what the search proposes."""
         tried = Tried.of(history)
         singles = [{}, *({name: option} for name, option in _EFFECTS)]
         genomes = (Genome.complete(self.space, single) for single in singles if self._free(single))
         left = next((genome for genome in genomes if genome not in tried), None)
-        return Proposal(genome=left, parents=(), operator="seed") if left else super().propose(history, rng)
+        if left is not None:
+            return Proposal(genome=left, parents=(), operator="seed")
+        return self._first_union(history, rng) or super().propose(history, rng)
 
     def _free(self, knobs: Knobs) -> bool:
         return all(self.space.knob(name).domain.contains(value) for name, value in knobs.items())

@@ -99,7 +99,8 @@ def _show_gaps(console: Console, row: PlannedRegime) -> None:
     before, after = ({gap.kind.name: gap for gap in report.gaps} for report in (row.before, row.after))
     falls = [dict(report.fall) for report in (row.before, row.after)]
     now = f"stock {1e6 * row.before.per_token:.1f} us a token, best {1e6 * row.after.per_token:.1f}"
-    table = new_table(f"gaps at {_requests(row.regime)} (predicted): {now}")
+    print_line(console, f"gaps at {_requests(row.regime)} (predicted): {now}", style="bold")
+    table = new_table()
     table.add_column("gap")
     for name in ("stock: gain", "left, us", "best: gain", "left, us"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
+import torch
 from planned_fakes import FakeSession, FakeStandIn
+from tiny_deployment import write_deployment
 
 import run
 from archive.base import Basis
@@ -12,8 +14,10 @@ from archive.queries import list_runs
 from archive.store import Archive
 from autotune import planning, readiness
 from autotune.planning import acceptance_headroom
+from engine.drafters.dflash import DFlash, DFlashConfig
+from engine.drafters.dflash_files import save_drafter
 from engine.weights.source import BUNDLED_DRAFTER, drafter_folder
-from space.deployment import find_deployment
+from space.deployment import SHIPPED, find_deployment, shipped_names
 from space.errors import InputError
 
 WORDS = ("--deployment", "rtx4090-llama", "--max-evals", "90", "--budget", "60s")
@@ -116,7 +120,7 @@ def test_without_matplotlib_the_plan_says_what_is_missing(place, capsys, monkeyp
 
 
 def test_what_does_not_fit_the_device_is_refused(place, capsys, tmp_path):
-    text = (find_deployment.__globals__["SHIPPED"] / "rtx4090-llama.toml").read_text(encoding="utf-8")
+    text = (SHIPPED / "rtx4090-llama.toml").read_text(encoding="utf-8")
     path = tmp_path / "big.toml"
     path.write_text(text.replace("[1, 8, 32]", "[1, 8, 256]"), encoding="utf-8")
     assert run.main(["--deployment", str(path)]) == 2
@@ -147,11 +151,13 @@ def test_the_headroom_of_a_drafter_comes_from_its_training_record(tmp_path):
 
 
 def test_mechanisms_come_first_and_cost_no_decode(place, capsys):
-    assert run.main([*WORDS[:2], "--max-evals", "24", "--budget", "60s"]) == 0
-    lines = re.findall(r"^predicted +\d+ ok .* seed +.*evals? +(.*)$", capsys.readouterr().out, re.M)
+    assert run.main([*WORDS[:2], "--max-evals", "30", "--budget", "60s"]) == 0
+    out = capsys.readouterr().out
+    lines = re.findall(r"^predicted +\d+ ok .* seed +.*evals? +(.*)$", out, re.M)
     assert lines[0].endswith("same knobs")
     assert lines[1] == "* weight_path bf16-library->w12-skinny"
     assert "drafter" not in " ".join(lines[:8])
+    assert re.search(r"^predicted +9 ok .* union ", out, re.M), "then those that helped, together"
 
 
 def test_a_benchmark_replaces_the_prompts(place, capsys, tmp_path, archive):
@@ -165,3 +171,68 @@ def test_a_benchmark_replaces_the_prompts(place, capsys, tmp_path, archive):
     assert (workload["search_per_group"], workload["confirm_per_group"]) == (5, 5)
     assert run.main([*WORDS, "--benchmark", "mbpp", "--benchmark-dir", str(tmp_path)]) == 2
     assert "has no mbpp.jsonl; it has gsm8k.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_names() if name != "cpu-smollm2"])
+def test_every_shipped_gpu_deployment_can_be_planned(place, capsys, name):
+    assert run.main(["--deployment", name, "--max-evals", "27", "--budget", "60s"]) == 0
+    out = capsys.readouterr().out
+    found = re.findall(r"^\d+ requests? .* (\d+\.\d+)x +(\d+\.\d+)x ", out, re.M)
+    assert len(found) == 3
+    assert float(found[0][1]) > 1.2, "mechanisms alone beat stock at one request"
+
+
+def test_ctrl_c_ends_the_plan_and_the_same_command_continues(place, capsys, monkeypatch):
+    monkeypatch.setattr(planning.StopFlag, "__call__", lambda self: len(place) > 0)
+    assert run.main(list(WORDS)) == 130
+    assert "stopped before every regime was confirmed; the same command continues" in capsys.readouterr().out
+    monkeypatch.undo()
+
+
+def write_tiny_pair(folder, checkpoint):
+    """A deployment of the tiny checkpoint and a random DFlash drafter that fits it."""
+    torch.manual_seed(0)
+    config = DFlashConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=258,
+        num_target_layers=2,
+        target_layer_ids=(0,),
+        block_size=8,
+        markov_rank=8,
+    )
+    (folder / "drafter").mkdir()
+    save_drafter(DFlash(config).to(torch.bfloat16).eval(), folder / "drafter")
+    path = write_deployment(folder, checkpoint, max_tokens=12)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f'[drafter]\nsource = "{folder / "drafter"}"\n')
+    return find_deployment(str(path))
+
+
+def test_a_real_pair_is_decoded_and_forced(tmp_path, monkeypatch, capsys, tiny_checkpoint):
+    """The whole job with workers: a tiny target and a drafter stand in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECPILOT_HOME", str(tmp_path))
+    pair = write_tiny_pair(tmp_path, tiny_checkpoint)
+    monkeypatch.setattr(planning, "stand_in_deployment", lambda _: pair)
+    text = (SHIPPED / "h200-llama.toml").read_text(encoding="utf-8")
+    for old, new in (
+        ('"shipped"', f'"{pair.workload.prompts}"'),
+        ("[1, 8, 32]", "[8]"),
+        ("[1.0, 1.0, 1.0]", "[1.0]"),
+        ("= 48", "= 12"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "planned.toml"
+    path.write_text(text, encoding="utf-8")
+    code = run.main(["--deployment", str(path), "--max-evals", "14", "--budget", "60s"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, ""), out
+    assert "noise of stock against itself" in out
+    assert re.search(r"^8 requests .* (\d+) of \1$", out, re.M), "every token was forced"
+    assert re.search(r"^predicted +\d+ ok .*drafter dflash->(ngram|suffix)", out, re.M)
