@@ -143,7 +143,7 @@ def _bench(parser: _Parser) -> None:
 
 
 def _doctor(parser: _Parser) -> None:
-    help_text = "measure this machine, fit the cost model to real steps, and print its error (about a minute)"
+    help_text = "measure this machine, fit the cost model to real steps, and print its error (about two minutes)"
     parser.add_argument("--measure", action="store_true", help=help_text)
 
 

@@ -70,6 +70,23 @@ def records_of(answer: int, prompt: int, generated: Generated, *, neural: bool) 
     return records
 
 
+def fastest(repeats: Sequence[Generated]) -> Generated:
+    """One log of several of the same answer: each step with its fastest seconds, since its work is the same each time.
+
+    Raises:
+        InputError: the logs are not of the same steps.
+    """
+    first = repeats[0]
+    if any((r.drafted, r.accepted) != (first.drafted, first.accepted) for r in repeats):
+        raise InputError("the same request took other steps when it was repeated; its steps cannot be compared")
+    draft, verify = zip(*((r.draft_seconds, r.verify_seconds) for r in repeats), strict=True)
+    shortest = {
+        "draft_seconds": tuple(map(min, zip(*draft, strict=True))),
+        "verify_seconds": tuple(map(min, zip(*verify, strict=True))),
+    }
+    return first.model_copy(update=shortest)
+
+
 def _verify_features(model: CostModel, load: Load) -> tuple[float, float, float]:
     part: StepTime = model.step(load)
     return part.weights + part.head + part.sampling, part.attention, model.target_launch

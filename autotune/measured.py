@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.bench import TimedRequests
-from autotune.calibrate import Calibration, StepRecord, calibrate, records_of
+from autotune.calibrate import Calibration, StepRecord, calibrate, fastest, records_of
 from autotune.costmodel import CostModel
 from autotune.environment import cpu_model, memory_gib, packs_weights, usable_cores
 from autotune.overheads import ENGINE_CPU
 from autotune.prepared import PreparedPrompt
 from autotune.session import Session, deployment_prompts, full_space
+from engine.protocol import Generated
 from space.deployment import Deployment, find_deployment
 from space.errors import InputError
 from space.genome import Genome
@@ -22,6 +23,8 @@ from space.shapes import ModelShape, find_drafter, find_model
 STAND_IN = "cpu-smollm2"
 STAND_IN_TARGET, STAND_IN_DRAFTER = "smollm2-135m", "dflash-smollm2-135m"
 _TIMEOUT = 120.0
+_REPEATS = 3
+"""Times that each answer is decoded, with the others in between: a step counts with its fastest."""
 
 _LOGGED: tuple[dict[str, KnobValue], ...] = (
     {"drafter": "none"},
@@ -79,24 +82,26 @@ def measure_profile() -> HardwareProfile:
 
 
 def step_logs(deployment: Deployment, home: Path, say: Callable[[str], None]) -> list[StepRecord]:
-    """Decodes a few prompts for real under settings that differ, and returns their steps."""
-    space, records, number = full_space(deployment), [], 0
+    """Decodes a few prompts for real under settings that differ, three times each, and returns their steps."""
+    space = full_space(deployment)
     with Session(deployment, home, say) as session:
         _, split = deployment_prompts(deployment)
         prompts = session.prepare(split.search)
         requests = session.requests()
-        for knobs in _LOGGED:
-            genome = Genome.complete(space, knobs)
+        genomes = [Genome.complete(space, knobs) for knobs in _LOGGED]
+        for genome in genomes:
             requests.warm_up(genome, prompts[0], _TIMEOUT)
-            for prompt in prompts:
-                records += _steps(requests, genome, prompt, number)
-                number += 1
+        asked = [(genome, prompt) for genome in genomes for prompt in prompts]
+        rounds = [[_answer(requests, *one) for one in asked] for _ in range(_REPEATS)]
+    records: list[StepRecord] = []
+    for number, ((genome, prompt), repeats) in enumerate(zip(asked, zip(*rounds, strict=True), strict=True)):
+        neural = genome.knobs["drafter"] == "dflash"
+        records += records_of(number, len(prompt.tokens), fastest(repeats), neural=neural)
     return records
 
 
-def _steps(requests: TimedRequests, genome: Genome, prompt: PreparedPrompt, number: int) -> list[StepRecord]:
-    answer = requests.candidate(genome, prompt, 0, _TIMEOUT).answer
-    return records_of(number, len(prompt.tokens), answer, neural=genome.knobs["drafter"] == "dflash")
+def _answer(requests: TimedRequests, genome: Genome, prompt: PreparedPrompt) -> Generated:
+    return requests.candidate(genome, prompt, 0, _TIMEOUT).answer
 
 
 def stand_in_model(profile: HardwareProfile) -> CostModel:
@@ -116,7 +121,7 @@ def measure_machine(home: Path, say: Callable[[str], None], *, with_model: bool)
     path = measured_profile_path(home)
     calibration = None
     if with_model:
-        say("decoding prompts to fit the cost model to real steps: about half a minute")
+        say("decoding prompts to fit the cost model to real steps: about a minute and a half")
         calibration = calibrate(stand_in_model(profile), step_logs(find_deployment(STAND_IN), home, say))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

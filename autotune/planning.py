@@ -14,6 +14,7 @@ from archive.base import Basis, RunRecord
 from archive.elites import cell_of
 from archive.evidence import prompts_hash
 from archive.store import Archive
+from autotune.ablation import worths
 from autotune.base import Trial, as_trials
 from autotune.budget import Budget
 from autotune.costmodel import CostModel
@@ -243,7 +244,9 @@ class _Plan:
 
     def _tell(self, results: dict[int, SearchResult], split: PromptSplit) -> int:
         rows = tuple(
-            self._row(regime, result.winner) for regime, result in results.items() if result.winner is not None
+            self._row(regime, result.winner, result.trials)
+            for regime, result in results.items()
+            if result.winner is not None
         )
         if len(rows) < len(self.deployment.workload.concurrency):
             notice(self.console, "stopped before every regime was confirmed; the same command continues")
@@ -263,7 +266,7 @@ class _Plan:
         show_plan(self.console, report)
         return 0
 
-    def _row(self, regime: int, winner: Trial) -> PlannedRegime:
+    def _row(self, regime: int, winner: Trial, trials: Sequence[Trial]) -> PlannedRegime:
         predictor, headroom = self.predictor(regime), self._headroom()
         samples = {
             role: [sample for sample in winner.evaluation.samples if sample.role == role]
@@ -276,6 +279,7 @@ class _Plan:
             before=predictor.gaps(self.stock, samples["stock"], headroom),
             after=predictor.gaps(winner.attempt.genome, samples["candidate"], headroom),
             mechanisms=tuple(in_words(winner.attempt.genome)),
+            worths=worths(winner.attempt.genome, trials, self.space),
         )
 
     def _plot(self, rows: Sequence[PlannedRegime]) -> Path | None:

@@ -8,15 +8,16 @@ from rich.console import Console
 from rich.text import Text
 
 from archive.base import Evaluation
+from autotune.ablation import Worth
 from autotune.gaps import KINDS, GapReport
 from autotune.terminal.console import new_table, print_line, print_table
-from autotune.terminal.words import decimal, forced_long, knob_list, ratio
+from autotune.terminal.words import decimal, forced_long, knob_list, percent, ratio
 from space.genome import Genome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRegime:
-    """The result of one regime: the confirmed best, its gaps and stock's, and its mechanisms as (words, ground)."""
+    """One regime: the confirmed best, its gaps and stock's, its mechanisms as (words, ground), its choices' worth."""
 
     regime: int
     best: Genome
@@ -24,6 +25,7 @@ class PlannedRegime:
     before: GapReport
     after: GapReport
     mechanisms: tuple[tuple[str, str], ...]
+    worths: tuple[Worth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ def show_plan(console: Console, report: PlanReport) -> None:
         print_line(console, f"chosen at {_requests(row.regime)} (predicted): {row.best.id}  {knob_list(row.best)}")
         for words, ground in row.mechanisms:
             print_line(console, Text.assemble(f"  - {words} ", (f"({ground})", "dim")))
+        for worth in row.worths:
+            print_line(console, f"  {worth.name} = {worth.value}: faster by {percent(worth.gain)} (predicted)")
     print_line(console, "")
     print_line(console, f"objective (predicted): {ratio(report.objective)} AR over the regimes")
     print_line(

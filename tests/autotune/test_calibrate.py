@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.calibrate import calibrate, records_of
+from autotune.calibrate import calibrate, fastest, records_of
 from autotune.measured import engine_layers, stand_in_model
+from engine.protocol import Generated
 from space.errors import InputError
 from space.hardware import read_profile
 from space.shapes import find_model
@@ -87,6 +88,23 @@ def test_records_follow_the_context():
     first, second = records_of(7, 100, log, neural=True)
     assert (first.answer, first.load.context, first.load.committed, first.load.neural) == (7, 100.0, 3.0, True)
     assert (second.load.context, second.load.nodes, second.load.neural) == (103.0, 0, False)
+
+
+def test_repeats_of_an_answer_give_each_step_its_fastest_seconds():
+    def log(draft, verify, drafted=(3, 0)):
+        return Generated(
+            tokens=(1, 2, 3, 4, 5),
+            finish="length",
+            drafted=drafted,
+            accepted=(2, 0),
+            draft_seconds=draft,
+            verify_seconds=verify,
+        )
+
+    found = fastest([log((0.1, 0.0), (0.5, 0.2)), log((0.3, 0.1), (0.2, 0.9))])
+    assert (found.draft_seconds, found.verify_seconds) == ((0.1, 0.0), (0.2, 0.2))
+    with pytest.raises(InputError, match="took other steps when it was repeated"):
+        fastest([log((0.1, 0.0), (0.5, 0.2)), log((0.1, 0.0), (0.5, 0.2), drafted=(2, 0))])
 
 
 def test_the_engine_layers_hold_the_bytes_of_the_shape():

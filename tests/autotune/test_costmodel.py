@@ -90,7 +90,7 @@ def test_parts_add_up_and_a_text_draft_costs_the_device_nothing():
 def test_twelve_bits_save_a_quarter_of_the_weights_where_bytes_decide():
     bf16, packed = anchor(IDEAL), anchor(replace(IDEAL, weight_bytes=0.75))
     load = Load(batch=1, nodes=0, context=0)
-    assert packed.step(load).total == pytest.approx(0.75 * bf16.step(load).total)
+    assert packed.step(load).total == pytest.approx(0.75 * bf16.step(load).total, rel=1e-3)
     assert packed.memory(1, 1000) < bf16.memory(1, 1000)
 
 

@@ -13,6 +13,7 @@ from archive.base import Basis
 from archive.queries import list_runs
 from archive.store import Archive
 from autotune import planning, readiness
+from autotune.ablation import Worth
 from autotune.planning import acceptance_headroom
 from engine.drafters.dflash import DFlash, DFlashConfig
 from engine.drafters.dflash_files import save_drafter
@@ -95,6 +96,13 @@ def test_predicted_results_are_shown_apart_and_never_exported(place, capsys):
     assert "the archive has no run of rtx4090-llama" in capsys.readouterr().err
     assert run.main(["archive", "list"]) == 0
     assert capsys.readouterr().out.count(" predicted ") == 3
+
+
+def test_what_choices_are_worth_is_told(place, capsys, monkeypatch):
+    worth = Worth(name="weight_path", value="w12-skinny", default="bf16-library", gain=0.214, noise=0.0)
+    monkeypatch.setattr(planning, "worths", lambda *_: (worth,))
+    assert run.main([*WORDS[:2], "--max-evals", "27", "--budget", "60s"]) == 0
+    assert capsys.readouterr().out.count("  weight_path = w12-skinny: faster by 21.4% (predicted)") == 3
 
 
 def test_a_held_knob_and_a_dry_run(place, capsys, archive):
