@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from archive.summary import spread
 from autotune.costmodel import CostModel, Load, StepTime
 from engine.protocol import Generated
 from space.errors import InputError
@@ -37,6 +38,7 @@ class Calibration:
 
     products, attention, operators: what the target's matrix products, its attention and its operators take over what
     the profile says; `draft` the same for a neural drafter's pass, its operators included (1.0 without one in the log).
+    noise: how far this machine's AR steps, which are all the same work, spread; no model can err by much less.
     """
 
     products: float
@@ -45,6 +47,7 @@ class Calibration:
     draft: float
     verify_error: float
     step_error: float
+    noise: float
     fitted: int
     tested: int
 
@@ -140,6 +143,7 @@ def calibrate(model: CostModel, records: Sequence[StepRecord]) -> Calibration:
         draft=_draft_scale(model, fit),
         verify_error=0.0,
         step_error=0.0,
+        noise=_noise(test),
         fitted=len(fit),
         tested=len(test),
     )
@@ -147,6 +151,12 @@ def calibrate(model: CostModel, records: Sequence[StepRecord]) -> Calibration:
     verify = (abs(p[1] / r.verify_seconds - 1.0) for p, r in zip(predicted, test, strict=True))
     step = (_step_error(p, r) for p, r in zip(predicted, test, strict=True))
     return replace(calibration, verify_error=statistics.median(verify), step_error=statistics.median(step))
+
+
+def _noise(records: Sequence[StepRecord]) -> float:
+    steps = [record.verify_seconds for record in records if record.load.nodes == 0]
+    middle = statistics.median(steps) if steps else 1.0
+    return spread([seconds / middle - 1.0 for seconds in steps])
 
 
 def _draft_scale(model: CostModel, records: Iterable[StepRecord]) -> float:

@@ -41,6 +41,7 @@ def test_the_error_on_unseen_answers_is_below_ten_percent(model, records):
     assert found.verify_error < 0.10
     assert found.fitted + found.tested == len(records)
     assert min(found.products, found.operators, found.draft) > 0
+    assert 0.0 < found.noise < 0.10
 
 
 def test_the_error_is_worth_printing(model, records):
@@ -72,6 +73,13 @@ def test_a_busy_machine_does_not_move_the_fit(model, records):
     found = calibrate(model, busy)
     assert found.products == pytest.approx(quiet.products, rel=0.1)
     assert found.operators == pytest.approx(quiet.operators, rel=0.1)
+
+
+def test_noise_is_the_spread_of_steps_without_a_draft(model, records):
+    even = [replace(r, verify_seconds=0.02) for r in records]
+    assert calibrate(model, even).noise == 0.0
+    uneven = [replace(r, verify_seconds=0.02 * (1.0 + 0.3 * (i % 3))) for i, r in enumerate(records)]
+    assert calibrate(model, uneven).noise == pytest.approx(1.4826 * 0.3 / 1.3, rel=0.01)
 
 
 def test_a_log_without_a_neural_drafter_says_nothing_about_drafting(model, records):

@@ -27,6 +27,7 @@ def calibration(error):
         draft=2.32,
         verify_error=error,
         step_error=error,
+        noise=error / 2,
         fitted=646,
         tested=453,
     )
@@ -59,6 +60,7 @@ def test_doctor_prints_the_error(tmp_path, monkeypatch, capsys, profile, error, 
     assert "reads 27.9 GB/s, multiplies 0.93 TFLOP/s, 15.0 us a launch" in out
     assert f"{mark:<8}cost model" in out
     assert f"median absolute error {error:.1%} a step" in out
+    assert f"AR's own steps spread by {error / 2:.1%}" in out
     assert "on 453 steps that the fit of 646 did not see" in out
 
 
