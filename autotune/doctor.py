@@ -128,5 +128,5 @@ def _calibration(found: Calibration | None) -> Check:
         value=f"{error} on {found.tested} steps that the fit of {found.fitted} did not see; {scales}; "
         f"AR's own steps spread by {found.noise:.1%}",
         ok=found.step_error < _MOST_ERROR,
-        remedy=f"above {_MOST_ERROR:.0%}: no model errs by much less than AR's steps spread; try again when it is quiet",
+        remedy=f"above {_MOST_ERROR:.0%}: no model errs much less than AR's steps spread; try again when it is quiet",
     )
