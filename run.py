@@ -61,14 +61,31 @@ def _archive(parser: _Parser) -> None:
     parser.add_argument("--archive", type=Path, metavar="FILE", help="archive file (default: in the home folder)")
 
 
+def _benchmark(parser: _Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--benchmark",
+        metavar="NAME",
+        help="prompts of gsm8k, math500, humaneval, mbpp, mt-bench or a FILE.jsonl instead",
+    )
+    add("--benchmark-dir", type=Path, metavar="DIR", help="the folder with NAME.jsonl; nothing is downloaded")
+
+
+def _benchmarks(parser: _Parser, text: str) -> None:
+    add = parser.add_argument
+    add("--benchmark", action="extend", nargs="+", default=[], metavar="NAME", help=text)
+    add("--benchmark-dir", type=Path, metavar="DIR", help="the folder with NAME.jsonl; nothing is downloaded")
+
+
 def _config(parser: _Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="a file that export wrote")
+    _benchmark(parser)
 
 
 def _replay(parser: _Parser) -> None:
     add = parser.add_argument
     add("--deployment", metavar="NAME", default="cpu-smollm2", help="whose models (default cpu-smollm2)")
-    add("--benchmark", nargs="+", default=[], type=Path, metavar="FILE", help="JSON-lines files of prompts")
+    _benchmarks(parser, "prompts of a benchmark or a FILE.jsonl, several of them, instead of the deployment's own")
     add("--prompts", type=_count, default=20, metavar="N", help="most prompts of a file, evenly spaced (default 20)")
     add("--max-tokens", type=_count, default=128, metavar="N", help="longest answer in tokens (default 128)")
 
@@ -95,6 +112,7 @@ def _tune(parser: _Parser) -> None:
     )
     add("--dry-run", action="store_true", help="show what would be tuned, and stop")
     add("--fresh", action="store_true", help="start anew instead of continuing the last run")
+    _benchmark(parser)
     _archive(parser)
 
 
@@ -115,6 +133,7 @@ def _show(parser: _Parser) -> None:
 def _top(parser: _Parser) -> None:
     parser.add_argument("--deployment", metavar="NAME", help="only this deployment")
     parser.add_argument("--limit", type=_count, default=10, metavar="N", help="how many (default 10)")
+    parser.add_argument("--predicted", action="store_true", help="those of planning runs instead of measured ones")
     _archive(parser)
 
 
@@ -124,15 +143,15 @@ def _acceptance(parser: _Parser) -> None:
     named = "whose drafters (default cpu-smollm2)"
     whose.add_argument("--deployment", metavar="NAME", default="cpu-smollm2", help=named)
     whose.add_argument("--config", type=Path, metavar="FILE", help="a file that export wrote, instead of a deployment")
-    sets = "JSON-lines files of prompts beside the shipped ones"
-    add("--benchmark", action="extend", nargs="+", default=[], type=Path, metavar="FILE", help=sets)
+    _benchmarks(parser, "prompts of a benchmark or a FILE.jsonl, several of them, beside the shipped ones")
     add("--prompts", type=_count, default=20, metavar="N", help="most prompts a set, evenly spaced (default 20)")
     add("--max-tokens", type=_count, default=128, metavar="N", help="new tokens a prompt (default 128)")
     add("--draft-length", type=_count, default=7, metavar="K", help="most drafted tokens a step (default 7)")
 
 
-def _nothing(parser: _Parser) -> None:
-    """A command without arguments."""
+def _doctor(parser: _Parser) -> None:
+    help_text = "measure this machine, fit the cost model to real steps, and print its error (about two minutes)"
+    parser.add_argument("--measure", action="store_true", help=help_text)
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -151,7 +170,7 @@ COMMANDS: Mapping[str, Command] = {
         help="tau of chains and trees at equal node budgets, by exact replay", add=_replay, options=opt.ReplayOptions
     ),
     "verify": Command(help="token forcing on fresh prompts", add=_config, options=opt.VerifyOptions),
-    "doctor": Command(help="what this machine has and what is missing", add=_nothing, options=opt.DoctorOptions),
+    "doctor": Command(help="what this machine has and what is missing", add=_doctor, options=opt.DoctorOptions),
 }
 
 

@@ -1,11 +1,23 @@
 """The records that the archive keeps. Append-only; elites are a view that can be rebuilt from them."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from space.genome import Genome
 from space.outcome import Outcome
 
 Stage = str  # "search" or "confirm"
+
+
+class Basis(StrEnum):
+    """Where the seconds of a run come from. Runs of different bases are never compared, ranked or continued together.
+
+    Measured seconds were timed here. Predicted ones are those of a cost model of another device, for tokens that a
+    stand-in model emitted.
+    """
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +98,7 @@ class RunRecord:
     prompts: str
     seed: int
     environment: Environment
+    basis: Basis = Basis.MEASURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from archive.base import Attempt, Evaluation, RunRecord
+from archive.base import Attempt, Basis, Evaluation, RunRecord
 from archive.export import (
     FORMAT,
     EngineExport,
@@ -114,6 +114,11 @@ def build_export(
 
     ArchiveError when nothing may be exported, when tokens were not forced, or when a system was not measured beside it.
     """
+    if run.basis is not Basis.MEASURED:
+        raise ArchiveError(
+            f"run {run.id} is {run.basis.value}: its seconds are a cost model's, so there is no evidence to export\n"
+            "Measure on the device itself; the plan says what that needs."
+        )
     attempt, evaluation = confirmed(run.id, history, genome_id)
     name = f"{run.id}/{attempt.number}"
     roles = {summary.role: _system(summary) for summary in summarise(evaluation.samples)}

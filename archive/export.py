@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from archive.faults import os_fault
-from space.deployment import NAME_PATTERN, Deployment, DrafterSource, Hardware, Target, Workload
+from space.deployment import NAME_PATTERN, Deployment, DrafterSource, Hardware, Objective, Target, Workload
 from space.errors import InputError, nearest
 from space.genome import Genome
 from space.knobs import KnobValue
@@ -34,6 +34,7 @@ class ExportedDeployment(_Strict):
     drafter: DrafterSource | None
     hardware: Hardware
     workload: Workload
+    objective: Objective | None = None
 
     def restore(self) -> Deployment:
         """The deployment, ready to run; its signature is that of the tuned one."""

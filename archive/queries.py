@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archive import rows
-from archive.base import Attempt, Environment, Evaluation
+from archive.base import Attempt, Basis, Environment, Evaluation
 from archive.store import Archive
 from archive.summary import RoleSummary, summarise
 from space.errors import ArchiveError, nearest
@@ -15,7 +15,7 @@ from space.outcome import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One line of `archive list`. Best ratios are to AR, measured in the same run; None before the first ok one."""
+    """One line of `archive list`. Best ratios are to AR of the same run, of its basis; None before the first ok one."""
 
     id: str
     deployment_name: str
@@ -27,6 +27,7 @@ class RunSummary:
     ok: int
     best_ratio_ar: float | None
     confirmed_ratio_ar: float | None
+    basis: Basis = Basis.MEASURED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ _TOP = """
       SELECT a.run_id, a.number, r.seq, coalesce(e.ratio_ar, 0) AS ratio,
         row_number() OVER (PARTITION BY a.run_id, a.genome_id ORDER BY e.stage = 'search', a.number) AS place
       FROM evaluation e JOIN attempt a ON a.id = e.attempt_id JOIN run r ON r.id = a.run_id
-      WHERE e.outcome = 'ok' AND (?1 IS NULL OR r.deployment_name = ?1))
+      WHERE e.outcome = 'ok' AND r.basis = ?3 AND (?1 IS NULL OR r.deployment_name = ?1))
     WHERE place = 1 ORDER BY ratio DESC, seq, number LIMIT ?2"""
 
 
@@ -104,6 +105,7 @@ def _run_summary(row: sqlite3.Row) -> RunSummary:
         ok=row["ok"],
         best_ratio_ar=row["best"],
         confirmed_ratio_ar=row["confirmed"],
+        basis=run.basis,
     )
 
 
@@ -123,23 +125,30 @@ def outcome_counts(archive: Archive, run_id: str | None = None) -> dict[Outcome,
     return {Outcome(row["outcome"]): row["n"] for row in archive.rows(query, run_id)}
 
 
-def top(archive: Archive, deployment_name: str | None = None, limit: int = 10) -> list[TopEntry]:
-    """The fastest genomes by ratio to AR. Ratios of different deployments or machines are not comparable.
+def top(
+    archive: Archive, deployment_name: str | None = None, limit: int = 10, basis: Basis = Basis.MEASURED
+) -> list[TopEntry]:
+    """The fastest genomes of one basis by ratio to AR. Ratios of different deployments or machines are not comparable.
 
-    ArchiveError for a deployment of which the archive has no run.
+    ArchiveError for a deployment of which the archive has no run of that basis.
     """
     with archive.snapshot():
-        return _top(archive, deployment_name, limit)
+        return _top(archive, deployment_name, limit, basis)
 
 
-def _top(archive: Archive, deployment_name: str | None, limit: int) -> list[TopEntry]:
-    known = [row[0] for row in archive.rows("SELECT DISTINCT deployment_name FROM run ORDER BY 1")]
+def _top(archive: Archive, deployment_name: str | None, limit: int, basis: Basis) -> list[TopEntry]:
+    query = "SELECT DISTINCT deployment_name FROM run WHERE basis = ? ORDER BY 1"
+    known = [row[0] for row in archive.rows(query, basis.value)]
     if deployment_name is not None and deployment_name not in known:
+        kind = "predicted " if basis is Basis.PREDICTED else ""
         raise ArchiveError(
-            f"the archive has no run of deployment {deployment_name!r}{nearest(deployment_name, known)}\n"
+            f"the archive has no {kind}run of deployment {deployment_name!r}{nearest(deployment_name, known)}\n"
             f"It has runs of: {', '.join(known) or 'none'}"
         )
-    return [_top_entry(archive, row["run_id"], row["number"]) for row in archive.rows(_TOP, deployment_name, limit)]
+    return [
+        _top_entry(archive, row["run_id"], row["number"])
+        for row in archive.rows(_TOP, deployment_name, limit, basis.value)
+    ]
 
 
 def _top_entry(archive: Archive, run_id: str, number: int) -> TopEntry:

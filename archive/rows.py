@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
-from archive.base import Attempt, Descriptor, Environment, Evaluation, Forced, RunRecord, Sample, Score
+from archive.base import Attempt, Basis, Descriptor, Environment, Evaluation, Forced, RunRecord, Sample, Score
 from space.canonical import canonical_json
 from space.errors import ArchiveError
 from space.genome import Genome
@@ -17,7 +17,7 @@ SCORE_COLUMNS = tuple(f.name for f in fields(Score))
 DESCRIPTOR_COLUMNS = tuple(f.name for f in fields(Descriptor))
 FORCED_COLUMNS = ("forced_tokens", "forced_exact", "forced_near_ties", "first_mismatch")
 
-RUN_COLUMNS = ("id", "deployment_name", "deployment", "space", "prompts", "seed", "environment")
+RUN_COLUMNS = ("id", "deployment_name", "deployment", "space", "prompts", "seed", "environment", "basis")
 ATTEMPT_COLUMNS = ("run_id", "number", "genome_id", "genome", "parents", "operator", "rng_state")
 EVALUATION_COLUMNS = (
     *("attempt_id", "stage", "outcome", "reason", "seconds"),
@@ -35,14 +35,14 @@ def insert(table: str, columns: Sequence[str]) -> str:
 def run_row(run: RunRecord) -> tuple[Any, ...]:
     """Values in the order of RUN_COLUMNS."""
     environment = canonical_json(asdict(run.environment))
-    return (run.id, run.deployment_name, run.deployment, run.space, run.prompts, run.seed, environment)
+    return (run.id, run.deployment_name, run.deployment, run.space, run.prompts, run.seed, environment, run.basis.value)
 
 
 def read_run(row: sqlite3.Row) -> RunRecord:
     """The record of a row of table run."""
     environment = Environment(**json.loads(row["environment"]))
-    plain = {name: row[name] for name in RUN_COLUMNS if name != "environment"}
-    return RunRecord(**plain, environment=environment)
+    plain = {name: row[name] for name in RUN_COLUMNS if name not in ("environment", "basis")}
+    return RunRecord(**plain, environment=environment, basis=Basis(row["basis"]))
 
 
 def attempt_row(attempt: Attempt) -> tuple[Any, ...]:

@@ -106,7 +106,13 @@ _TRIGGERS = (
 )
 
 Migration = tuple[str, ...]
-MIGRATIONS: tuple[Migration, ...] = ((f"PRAGMA application_id = {APPLICATION_ID}", *_TABLES, *_TRIGGERS),)
+MIGRATIONS: tuple[Migration, ...] = (
+    (f"PRAGMA application_id = {APPLICATION_ID}", *_TABLES, *_TRIGGERS),
+    (
+        """ALTER TABLE run ADD COLUMN basis TEXT NOT NULL DEFAULT 'measured'
+           CHECK (basis IN ('measured', 'predicted'))""",
+    ),
+)
 """Entry i leads from schema version i to i + 1. Entries are never edited after a release, only added."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
@@ -128,7 +134,8 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
 
     A step that fails (sqlite3.Error) leaves the database at the version before it.
     """
-    for version in range(version_of(db), len(migrations)):
+    before = version_of(db)
+    for version in range(before, len(migrations)):
         db.execute("BEGIN IMMEDIATE")
         try:
             for statement in migrations[version]:
@@ -138,5 +145,5 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
         finally:
             if db.in_transaction:
                 db.rollback()
-        if version:
+        if before:  # a new archive is not an upgrade
             log.info("archive upgraded", from_version=version, to_version=version + 1)

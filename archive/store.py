@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from archive import rows
-from archive.base import Attempt, Evaluation, RunRecord, Sample
+from archive.base import Attempt, Basis, Evaluation, RunRecord, Sample
 from archive.connection import connect_reader, connect_writer
 from archive.elites import cell_of
 from archive.faults import database_fault
@@ -95,9 +95,10 @@ class Archive:
             with self._transaction():
                 self._db.execute(rows.insert("run", rows.RUN_COLUMNS), rows.run_row(run))
 
-    def latest_run(self, deployment_name: str) -> RunRecord | None:
-        """The run of that deployment that was begun last, or None."""
-        found = self.rows("SELECT * FROM run WHERE deployment_name = ? ORDER BY seq DESC LIMIT 1", deployment_name)
+    def latest_run(self, deployment_name: str, basis: Basis = Basis.MEASURED) -> RunRecord | None:
+        """The run of that deployment and basis that was begun last, or None."""
+        query = "SELECT * FROM run WHERE deployment_name = ? AND basis = ? ORDER BY seq DESC LIMIT 1"
+        found = self.rows(query, deployment_name, basis.value)
         return rows.read_run(found[0]) if found else None
 
     def next_number(self, run_id: str) -> int:

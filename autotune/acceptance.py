@@ -16,6 +16,7 @@ from autotune.session import Session, drafter_kinds, full_space
 from autotune.terminal import AcceptanceLine, Console, notice, show_acceptance
 from engine.protocol import Generated
 from engine.weights.source import home_folder
+from space.benchmarks import benchmark_path
 from space.deployment import Deployment, find_deployment
 from space.errors import EngineError
 from space.genome import Genome
@@ -83,7 +84,8 @@ def _set(source: str, count: int) -> tuple[str, tuple[Prompt, ...]]:
 def acceptance(console: Console, options: AcceptanceOptions) -> int:
     """Prints one line for each set of prompts and drafter."""
     contest = Contest.of(options)
-    sets = [_set(source, options.prompts) for source in ("shipped", *map(str, options.benchmark))]
+    files = [str(benchmark_path(name, options.benchmark_dir)) for name in options.benchmark]
+    sets = [_set(source, options.prompts) for source in ("shipped", *files)]
     lines = []
     with Session(contest.deployment, home_folder(), lambda text: notice(console, text)) as session:
         prepared = [(name, session.prepare(prompts, options.max_tokens)) for name, prompts in sets]

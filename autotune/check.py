@@ -24,14 +24,17 @@ from space.prompts import read_prompts
 
 _BENCH_PER_GROUP = 2
 _ALL = 1_000_000
+_BENCHMARK_PROMPTS = 20
+"""Prompts of a benchmark that `verify` forces; `bench` measures half as many, three times."""
 _TIMEOUT = 300.0
 
 
 class _Check:
     """A configuration with a session of its deployment and prompts that its search never saw."""
 
-    def __init__(self, console: Console, config: Path) -> None:
+    def __init__(self, console: Console, config: Path, benchmark: Path | None) -> None:
         self.console = console
+        self.benchmark = benchmark
         self.config = config
         self.export: EngineExport = read_export(config)
         self.deployment: Deployment = self.export.deployment.restore()
@@ -41,7 +44,9 @@ class _Check:
         return Session(self.deployment, home_folder(), lambda text: notice(self.console, text))
 
     def prompts(self, session: Session, per_group: int) -> tuple[PreparedPrompt, ...]:
-        everything = read_prompts(self.deployment.workload.prompts)
+        if self.benchmark is not None:
+            per_group = min(_BENCHMARK_PROMPTS, max(per_group, _BENCHMARK_PROMPTS // 2))
+        everything = read_prompts(str(self.benchmark or self.deployment.workload.prompts))
         return session.prepare(fresh_prompts(everything, self.export.evidence.prompts.searched, per_group))
 
     def forcing(self, session: Session, requests: TimedRequests, prompts: tuple[PreparedPrompt, ...]) -> TokenForcing:
@@ -49,9 +54,12 @@ class _Check:
         return session.forcing(requests, [(prompt, requests.reference("ar", prompt).answer) for prompt in prompts])
 
 
-def verify(console: Console, config: Path) -> int:
-    """Forces every token of a configuration on all unseen prompts; 0 when it equals stock, 1 when not."""
-    check = _Check(console, config)
+def verify(console: Console, config: Path, benchmark: Path | None = None) -> int:
+    """Forces every token of a configuration on unseen prompts; 0 when it equals stock, 1 when not.
+
+    On all of its own, or on the first _BENCHMARK_PROMPTS of a benchmark's file.
+    """
+    check = _Check(console, config, benchmark)
     with check.session() as session:
         prompts = check.prompts(session, _ALL)
         requests = session.requests()
@@ -72,9 +80,9 @@ def verify(console: Console, config: Path) -> int:
     return 1 if forced.first_mismatch else 0
 
 
-def bench(console: Console, config: Path) -> int:
+def bench(console: Console, config: Path, benchmark: Path | None = None) -> int:
     """Measures a configuration beside AR and stock on unseen prompts; 1 when its tokens are not stock's."""
-    check = _Check(console, config)
+    check = _Check(console, config, benchmark)
     with check.session() as session:
         asked = units(check.prompts(session, max(_BENCH_PER_GROUP, check.deployment.regime)), check.deployment.regime)
         prompts = tuple(chain(*asked))

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from archive.base import Basis
 from archive.evidence import build_export
 from archive.export import write_export
 from archive.queries import list_runs, show, top
 from archive.store import Archive
-from autotune import check, doctor
+from autotune import check, doctor, planning
 from autotune import tune as tuning
 from autotune.acceptance import acceptance
 from autotune.base import as_trials
+from autotune.measured import measure_machine
 from autotune.options import (
     AcceptanceOptions,
     ArchiveListOptions,
@@ -27,8 +29,11 @@ from autotune.options import (
 from autotune.ranking import best
 from autotune.session import Baselines, deployment_prompts, full_space
 from autotune.terminal import make_console, notice, show_checks, show_detail, show_runs, show_top
-from space.deployment import find_deployment
+from engine.weights.source import home_folder
+from space.benchmarks import benchmark_path
+from space.deployment import Deployment, find_deployment
 from space.errors import ArchiveError
+from space.planned import planned_space, planned_stock
 
 
 @contextmanager
@@ -40,9 +45,25 @@ def _reading(path: Path | None) -> Iterator[Archive]:
         yield archive
 
 
+_BENCHMARK_SEARCH = 5
+
+
+def tuned_deployment(options: TuneOptions) -> Deployment:
+    """The deployment that was named, on a benchmark's prompts where one was: five to search on, five to confirm."""
+    deployment, path = find_deployment(options.deployment), benchmark_path(options.benchmark, options.benchmark_dir)
+    if path is None:
+        return deployment
+    prompts = {"prompts": str(path.resolve())}
+    counts = {"search_per_group": _BENCHMARK_SEARCH, "confirm_per_group": _BENCHMARK_SEARCH}
+    return deployment.model_copy(update={"workload": deployment.workload.model_copy(update={**prompts, **counts})})
+
+
 def tune(options: TuneOptions) -> int:
-    """The main job."""
-    return tuning.tune(make_console(), options)
+    """The main job: measured where the device is, planned where it is not."""
+    deployment = tuned_deployment(options)
+    if deployment.hardware.device == "cuda":
+        return planning.plan(make_console(), options, deployment)
+    return tuning.tune(make_console(), options, deployment)
 
 
 def export(options: ExportOptions) -> int:
@@ -81,15 +102,18 @@ def archive_show(options: ArchiveShowOptions) -> int:
 
 def archive_top(options: ArchiveTopOptions) -> int:
     """The fastest genomes."""
-    space = full_space()
+    # A planning run has knobs of its own: its changes are told against its own stock.
+    space = planned_space() if options.predicted else full_space()
+    basis = Basis.PREDICTED if options.predicted else Basis.MEASURED
+    stock = planned_stock(space) if options.predicted else Baselines.of(space).stock
     with _reading(options.archive) as archive:
-        show_top(make_console(), top(archive, options.deployment, options.limit), space, Baselines.of(space).stock)
+        show_top(make_console(), top(archive, options.deployment, options.limit, basis), space, stock)
     return 0
 
 
 def bench(options: BenchOptions) -> int:
     """A configuration beside AR and stock."""
-    return check.bench(make_console(), options.config)
+    return check.bench(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
 
 
 def bench_acceptance(options: AcceptanceOptions) -> int:
@@ -106,11 +130,17 @@ def bench_replay(options: ReplayOptions) -> int:
 
 def verify(options: VerifyOptions) -> int:
     """Token forcing of a configuration."""
-    return check.verify(make_console(), options.config)
+    return check.verify(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
 
 
 def run_doctor(options: DoctorOptions) -> int:
     """What is here and what is missing; 1 when something is."""
+    console = make_console()
     found = doctor.checks()
-    show_checks(make_console(), found)
+    show_checks(console, found)
+    if options.measure:
+        with_model = doctor.embedded_model_cached()
+        measured = measure_machine(home_folder(), lambda text: notice(console, text), with_model=with_model)
+        found += doctor.measured_checks(measured)
+        show_checks(console, doctor.measured_checks(measured))
     return 0 if all(entry.ok for entry in found) else 1

@@ -5,12 +5,16 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
+from autotune.calibrate import Calibration
 from autotune.environment import cpu_model, memory_gib, usable_cores
+from autotune.measured import Measured, measured_profile_path
 from autotune.terminal import Check
 from engine.weights.source import EMBEDDED_FOLDER, home_folder
+from space.hardware import HardwareProfile, read_profile
 
 _NEEDED_GIB = 2.0
 _NEEDED_DISK = 1.0
+_MOST_ERROR = 0.10
 _PACKAGES = (
     "torch",
     "numpy",
@@ -48,7 +52,7 @@ def checks() -> list[Check]:
     free = shutil.disk_usage(existing).free / 2**30
     memory = memory_gib()
     model = home / EMBEDDED_FOLDER
-    cached = (model / "config.json").exists()
+    cached = embedded_model_cached()
     return [
         Check(name="python", value=platform.python_version()),
         Check(name="processor", value=f"{cpu_model()}, {usable_cores()} cores"),
@@ -71,4 +75,58 @@ def checks() -> list[Check]:
         ),
         *map(_package, _PACKAGES),
         _vllm(),
+        _plotting(),
+        _profile(),
     ]
+
+
+def embedded_model_cached() -> bool:
+    """True when the embedded model's checkpoint lies in the home folder."""
+    return (home_folder() / EMBEDDED_FOLDER / "config.json").exists()
+
+
+def _plotting() -> Check:
+    there = importlib.util.find_spec("matplotlib") is not None
+    value = version("matplotlib") if there else "not installed (optional: plots of gaps, pip install -e '.[plot]')"
+    return Check(name="matplotlib", value=value)
+
+
+def _profile() -> Check:
+    path = measured_profile_path(home_folder())
+    if not path.exists():
+        return Check(name="profile", value="this machine is not measured yet: python run.py doctor --measure")
+    return Check(name="profile", value=f"{path}: {profile_line(read_profile(path))}")
+
+
+def profile_line(profile: HardwareProfile) -> str:
+    """The figures of a profile on one line."""
+    reads, multiplies = profile.read_bandwidth.value / 1e9, profile.matrix_rate.value / 1e12
+    return f"reads {reads:.1f} GB/s, multiplies {multiplies:.2f} TFLOP/s, {profile.launch.value * 1e6:.1f} us a launch"
+
+
+def measured_checks(measured: Measured) -> list[Check]:
+    """What `doctor --measure` found, as lines."""
+    rows = ", ".join(f"{point.rows}: {point.bytes_per_second / 1e9:.1f}" for point in measured.profile.rows)
+    return [
+        Check(name="measured", value=profile_line(measured.profile)),
+        Check(name="rows", value=f"GB/s of weights through the linear layers by rows: {rows}"),
+        _calibration(measured.calibration),
+        Check(name="written", value=str(measured.profile_path)),
+    ]
+
+
+def _calibration(found: Calibration | None) -> Check:
+    if found is None:
+        return Check(name="cost model", value="not fitted: the embedded model is not cached; the first run fetches it")
+    scales = (
+        f"products x{found.products:.2f}, attention x{found.attention:.2f}, operators x{found.operators:.2f}, "
+        f"draft x{found.draft:.2f}"
+    )
+    error = f"median absolute error {found.step_error:.1%} a step (verify alone {found.verify_error:.1%})"
+    return Check(
+        name="cost model",
+        value=f"{error} on {found.tested} steps that the fit of {found.fitted} did not see; {scales}; "
+        f"AR's own steps spread by {found.noise:.1%}",
+        ok=found.step_error < _MOST_ERROR,
+        remedy=f"above {_MOST_ERROR:.0%}: no model errs much less than AR's steps spread; try again when it is quiet",
+    )

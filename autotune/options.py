@@ -11,7 +11,10 @@ _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text)."""
+    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text).
+
+    `benchmark` and `benchmark_dir` name prompts to tune on instead of the deployment's.
+    """
 
     deployment: str
     seconds: float | None = None
@@ -20,6 +23,8 @@ class TuneOptions:
     settings: tuple[tuple[str, str], ...] = ()
     dry_run: bool = False
     fresh: bool = False
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
     archive: Path | None = None
 
 
@@ -50,30 +55,35 @@ class ArchiveShowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTopOptions:
-    """Show the best evaluations, of one deployment or of all."""
+    """Show the best evaluations, of one deployment or of all; measured ones, or predicted ones instead."""
 
     deployment: str | None = None
     limit: int = 10
+    predicted: bool = False
     archive: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Measure an exported configuration against AR and stock."""
+    """Measure an exported configuration against AR and stock, on a benchmark instead of its prompts if named."""
 
     config: Path
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceOptions:
     """Count what every drafter of a deployment, or of a configuration's, has accepted on sets of prompts.
 
-    `prompts` is the most a set gives; `benchmark` files are sets beside the shipped prompts.
+    `prompts` is the most a set gives; `benchmark` files, or names of files in `benchmark_dir`, are sets beside the
+    shipped prompts.
     """
 
     deployment: str = "cpu-smollm2"
     config: Path | None = None
-    benchmark: tuple[Path, ...] = ()
+    benchmark: tuple[str, ...] = ()
+    benchmark_dir: Path | None = None
     prompts: int = 20
     max_tokens: int = 128
     draft_length: int = 7
@@ -81,24 +91,29 @@ class AcceptanceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Replay chains and trees on recorded answers; `benchmark` files of prompts, else the deployment's own."""
+    """Replay chains and trees on recorded answers; `benchmark` as for AcceptanceOptions, else the deployment's own."""
 
     deployment: str = "cpu-smollm2"
-    benchmark: tuple[Path, ...] = ()
+    benchmark: tuple[str, ...] = ()
+    benchmark_dir: Path | None = None
     prompts: int = 20
     max_tokens: int = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """Force the tokens of an exported configuration on prompts that the search never saw."""
+    """Force the tokens of an exported configuration on prompts that the search never saw, or on a benchmark."""
 
     config: Path
+    benchmark: str | None = None
+    benchmark_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """Say what this machine has and what is missing."""
+    """Say what this machine has and what is missing; `measure` also measures it and fits the cost model."""
+
+    measure: bool = False
 
 
 def parse_duration(text: str) -> float:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from archive.base import Attempt, Evaluation
 from autotune import selfcheck
+from autotune.base import Evaluator
 from autotune.baseline import STEADY_WITHIN, measure_baseline
 from autotune.bench import TimedRequests
 from autotune.client import Launch, RequestFailed, WorkerClient
@@ -193,10 +194,10 @@ class Session:
 class LazyEvaluator:
     """Makes the evaluator when the first attempt comes: a finished run prints its result without starting an engine."""
 
-    def __init__(self, make: Callable[[], MeasuringEvaluator]) -> None:
+    def __init__(self, make: Callable[[], Evaluator]) -> None:
         """`make` is called at most once."""
         self._make = make
-        self._made: MeasuringEvaluator | None = None
+        self._made: Evaluator | None = None
 
     def evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         """Evaluates, see MeasuringEvaluator."""

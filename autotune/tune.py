@@ -45,7 +45,7 @@ from autotune.terminal import (
 )
 from engine.weights.source import home_folder
 from space.canonical import canonical_json, differing_keys
-from space.deployment import Deployment, find_deployment
+from space.deployment import Deployment
 from space.errors import InputError
 from space.knobs import KnobSpace
 from space.prompts import PromptSplit
@@ -131,7 +131,7 @@ def _differences(old: RunRecord, new: RunRecord) -> list[str]:
 
 def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
     """The run to continue, or the new one, begun. InputError with the differing keys when they do not fit together."""
-    old = archive.latest_run(new.deployment_name)
+    old = archive.latest_run(new.deployment_name, new.basis)
     if old is None:
         archive.begin_run(new)
         return new
@@ -152,10 +152,10 @@ def continued_run(archive: Archive, new: RunRecord) -> RunRecord:
 class _Job:
     """One call of the main job."""
 
-    def __init__(self, console: Console, options: TuneOptions) -> None:
+    def __init__(self, console: Console, options: TuneOptions, deployment: Deployment) -> None:
         self.console = console
         self.options = options
-        self.deployment = find_deployment(options.deployment)
+        self.deployment = deployment
         everything = full_space(self.deployment)
         self.space = everything.fixed({name: everything.parse(name, text) for name, text in options.settings})
         self.stock = Baselines.of(everything).stock
@@ -282,6 +282,6 @@ def system_rows(evaluation: Evaluation) -> tuple[SystemRow, ...]:
     )
 
 
-def tune(console: Console, options: TuneOptions) -> int:
+def tune(console: Console, options: TuneOptions, deployment: Deployment) -> int:
     """Runs the main job; returns the exit code: 0, 1 when nothing could be confirmed, or 130 after Ctrl-C."""
-    return _Job(console, options).run()
+    return _Job(console, options, deployment).run()

@@ -1,4 +1,7 @@
-"""Prompts of a workload: JSON lines of {id, group, messages} or {turns}. Search and confirmation never share one."""
+"""Prompts of a workload: JSON lines of {id, group, messages}, {turns} or a benchmark's own records.
+
+Search and confirmation never share one.
+"""
 
 import json
 from collections.abc import Sequence
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from space.benchmarks import question_of
 from space.errors import InputError
 
 SHIPPED = Path(__file__).parent / "shipped_prompts.jsonl"
@@ -33,11 +37,10 @@ def _parse(line: str, number: int, path: Path) -> Prompt:
     try:
         record = json.loads(line)
         json.dumps(record, ensure_ascii=False).encode()  # a lone surrogate is no text: no tokenizer takes it
-        if "turns" in record:
+        question = str(record["turns"][0]) if "turns" in record else question_of(path.stem, record)
+        if question is not None:
             return Prompt(
-                id=f"{path.stem}-{number}",
-                group=path.stem,
-                messages=({"role": "user", "content": str(record["turns"][0])},),
+                id=f"{path.stem}-{number}", group=path.stem, messages=({"role": "user", "content": question},)
             )
         messages = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"])
         if not messages:

@@ -41,7 +41,14 @@ ROOT = Path(__file__).parents[1]
         ("archive top --limit 3", "archive top", opt.ArchiveTopOptions(limit=3)),
         ("bench --config c", "bench", opt.BenchOptions(config=Path("c"))),
         ("verify --config c", "verify", opt.VerifyOptions(config=Path("c"))),
+        (
+            "verify --config c --benchmark gsm8k --benchmark-dir d",
+            "verify",
+            opt.VerifyOptions(config=Path("c"), benchmark="gsm8k", benchmark_dir=Path("d")),
+        ),
+        ("archive top --predicted", "archive top", opt.ArchiveTopOptions(predicted=True)),
         ("doctor", "doctor", opt.DoctorOptions()),
+        ("doctor --measure", "doctor", opt.DoctorOptions(measure=True)),
     ],
 )
 def test_a_command_line_becomes_options(line, name, options):
@@ -80,6 +87,19 @@ def test_what_cannot_be_read_is_answered(line, message):
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5m", 90)])
 def test_durations(text, seconds):
     assert opt.parse_duration(text) == seconds
+
+
+def test_benchmarks_of_bench(tmp_path):
+    for name in ("gsm8k", "mbpp"):
+        (tmp_path / f"{name}.jsonl").write_text("{}", encoding="utf-8")
+    files = (tmp_path / "gsm8k.jsonl", tmp_path / "mbpp.jsonl")
+    words = ["--benchmark", "gsm8k", "mbpp", "--benchmark-dir", str(tmp_path)]
+    _, options = run.read_command(["bench", "--acceptance", *words])
+    assert options == opt.AcceptanceOptions(benchmark=("gsm8k", "mbpp"), benchmark_dir=tmp_path)
+    with pytest.raises(InputError, match="bench measures on one benchmark at a time, and 2 were given"):
+        run.read_command(["bench", "--config", "c", *words])
+    _, options = run.read_command(["bench", "--config", "c", "--benchmark", str(files[1])])
+    assert options == opt.BenchOptions(config=Path("c"), benchmark=str(files[1]))
 
 
 def handler(result):

@@ -21,6 +21,7 @@ from engine.record import record
 from engine.tokenizer import ChatTokenizer
 from engine.weights.checkpoint import load_checkpoint
 from engine.weights.source import checkpoint_folder, drafter_folder, home_folder
+from space.benchmarks import benchmark_path
 from space.deployment import Deployment, find_deployment
 from space.prompts import Prompt, read_prompts
 
@@ -110,7 +111,9 @@ def lines(name: str, recording: Recording) -> list[ReplayLine]:
 def compare(console: Console, options: ReplayOptions) -> int:
     """Prints the table of each set of prompts."""
     deployment = find_deployment(options.deployment)
-    sources = [str(path) for path in options.benchmark] or [deployment.workload.prompts]
+    sources = [str(benchmark_path(name, options.benchmark_dir)) for name in options.benchmark] or [
+        deployment.workload.prompts
+    ]
     sets = [(Path(source).stem, evenly(read_prompts(source), options.prompts)) for source in sources]
 
     def say(text: str) -> None:

@@ -12,6 +12,7 @@ from autotune.terminal.checked import (
 )
 from autotune.terminal.console import Console, complain, make_console, notice
 from autotune.terminal.live import BudgetView, TerminalObserver
+from autotune.terminal.planned import PlannedRegime, PlanReport, show_plan
 from autotune.terminal.remembered import show_detail, show_runs, show_top
 from autotune.terminal.replayed import ReplayLine, show_replay
 from autotune.terminal.start import StartBlock, show_knobs, show_start
@@ -24,6 +25,8 @@ __all__ = [
     "Check",
     "Console",
     "GroupLine",
+    "PlanReport",
+    "PlannedRegime",
     "ReplayLine",
     "StartBlock",
     "Summary",
@@ -38,6 +41,7 @@ __all__ = [
     "show_checks",
     "show_detail",
     "show_knobs",
+    "show_plan",
     "show_replay",
     "show_runs",
     "show_start",

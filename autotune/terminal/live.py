@@ -57,7 +57,8 @@ class TerminalObserver:
     """Prints a run. Use as a context manager: the live bar exists inside.
 
     Implements autotune.base.Observer. A knob change is told against the best so far, or against stock before there
-    is one; `history` and `best` (of earlier processes) make that true for a continued run as well.
+    is one; `history` and `best` (of earlier processes) make that true for a continued run as well. `marker` stands at
+    the beginning of every line, such as `predicted`.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class TerminalObserver:
         budget: BudgetView,
         history: Sequence[Trial] = (),
         best: Evaluation | None = None,
+        marker: str = "",
     ) -> None:
         self._console = console
+        self._marker = f"{marker} " if marker else ""
         self._space = space
         self._budget = budget
         self._genomes = {trial.attempt.number: trial.attempt.genome for trial in history}
@@ -118,7 +121,7 @@ class TerminalObserver:
             self._progress.remove_task(self._current)
             self._current = None
         if not self._headed:
-            print_line(self._console, _HEAD + "change (* a new best)", style="bold")
+            print_line(self._console, " " * len(self._marker) + _HEAD + "change (* a new best)", style="bold")
             self._headed = True
         is_best = best is not None and best.attempt == trial.attempt.number
         print_line(self._console, self._line(trial, budget_left, is_best=is_best))
@@ -143,6 +146,7 @@ class TerminalObserver:
         reason = f"{evaluation.reason} | " if evaluation.outcome is not Outcome.OK and evaluation.reason else ""
         room = max(20, self._console.width - len(_HEAD)) if self._console.is_terminal else None
         return Text.assemble(
+            (self._marker, "yellow"),
             f"{attempt.number:>4} ",
             (f"{evaluation.outcome:<9} ", OUTCOME_STYLES.get(evaluation.outcome, "red")),
             (numbers, "bold green" if is_best else ""),

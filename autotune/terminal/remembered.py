@@ -32,14 +32,14 @@ def show_runs(console: Console, archive: Path, runs: Sequence[RunSummary]) -> No
         print_line(console, f"{archive} holds no run; start one with: python run.py --deployment cpu-smollm2")
         return
     table = new_table(str(archive))
-    for name in ("run", "deployment", "started"):
+    for name in ("run", "deployment", "basis", "started"):
         table.add_column(name, no_wrap=True)
-    for name in ("seed", "time", "evaluations", "ok", "best x AR", "confirmed"):
+    for name in ("time", "evals ok", "x AR", "confirmed"):
         table.add_column(name, justify="right", no_wrap=True)
     for run in runs:
-        counts = (str(run.seed), duration(run.seconds), str(run.finished), str(run.ok))
+        counts = (duration(run.seconds), f"{run.ok}/{run.finished}")
         ratios = (ratio(run.best_ratio_ar), ratio(run.confirmed_ratio_ar))
-        table.add_row(run.id, run.deployment_name, run.started, *counts, *ratios)
+        table.add_row(run.id, run.deployment_name, run.basis.value, run.started[:16], *counts, *ratios)
     print_table(console, table)
 
 
@@ -85,6 +85,7 @@ def _show_run(console: Console, detail: RunDetail) -> None:
         console,
         [
             ("deployment", run.deployment_name),
+            ("basis", run.basis.value),
             ("content", detail.deployment),
             ("started", run.started),
             ("seed", str(run.seed)),

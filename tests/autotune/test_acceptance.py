@@ -50,7 +50,7 @@ def test_prompts_are_spread_over_a_set():
         (
             "bench --acceptance --benchmark a b --benchmark c --prompts 3 --max-tokens 9 --draft-length 2",
             AcceptanceOptions(
-                benchmark=(Path("a"), Path("b"), Path("c")),
+                benchmark=("a", "b", "c"),
                 prompts=3,
                 max_tokens=9,
                 draft_length=2,

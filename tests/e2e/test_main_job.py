@@ -58,6 +58,19 @@ def test_export_writes_what_the_main_job_exported(finished):
     assert {**again, "created": ""} == {**first, "created": ""}
 
 
+def test_verify_on_a_benchmark(finished, tmp_path):
+    place, _ = finished
+    lines = [f'{{"question": "What is {i} and 1?", "answer": "{i + 1}"}}\n' for i in range(3)]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(lines), encoding="utf-8")
+    words = ("verify", "--config", "exports/tiny.json", "--benchmark", "gsm8k", "--benchmark-dir")
+    code, out, err = place.call(*words, str(tmp_path))
+    assert (code, err) == (0, "")
+    assert "tokens forced on 3 prompts that the search never saw: equal to stock" in out
+    code, _, err = place.call(*words, str(tmp_path / "absent"))
+    assert code == 2
+    assert "cannot read the benchmark folder" in err
+
+
 def test_verify_forces_every_token_on_unseen_prompts(finished):
     place, _ = finished
     code, out, err = place.call("verify", "--config", "exports/tiny.json")

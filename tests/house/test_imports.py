@@ -31,7 +31,15 @@ THIRD_PARTY = {
         "structlog",
     },
     "archive": {"pydantic", "structlog"},
-    "autotune": {"optuna", "deap", "numpy", "pydantic", "structlog", "rich"},
+    "autotune": {
+        "optuna",
+        "deap",
+        "pydantic",
+        "structlog",
+        "rich",
+        "numpy",
+        "matplotlib",  # the plot of gaps only, an extra
+    },
     "run.py": set(),
 }
 

@@ -47,9 +47,9 @@ def test_list(plain):
     show_runs(plain.console, Path("a.sqlite"), [RUN])
     assert plain.lines == [
         "a.sqlite",
-        "run   deployment   started            seed    time   evaluations   ok   best x AR   confirmed",
-        "─────────────────────────────────────────────────────────────────────────────────────────────",
-        "r1    mine         2026-11-30 12:00      7   2m28s             5    4       1.75x           -",
+        "run   deployment   basis      started             time   evals ok    x AR   confirmed",
+        "─────────────────────────────────────────────────────────────────────────────────────",
+        "r1    mine         measured   2026-11-30 12:00   2m28s        4/5   1.75x           -",
     ]
 
 
@@ -87,6 +87,7 @@ def test_show_a_run(plain):
     assert plain.lines == [
         "run r1",
         "  deployment         mine",
+        "  basis              measured",
         "  content            {...}",
         "  started            2026-11-30 12:00",
         "  seed               7",
