@@ -96,7 +96,7 @@ def test_benchmarks_of_bench(tmp_path):
     words = ["--benchmark", "gsm8k", "mbpp", "--benchmark-dir", str(tmp_path)]
     _, options = run.read_command(["bench", "--acceptance", *words])
     assert options == opt.AcceptanceOptions(benchmark=("gsm8k", "mbpp"), benchmark_dir=tmp_path)
-    with pytest.raises(InputError, match="bench measures on one benchmark at a time, and 2 were given"):
+    with pytest.raises(InputError, match="unrecognized arguments: mbpp"):
         run.read_command(["bench", "--config", "c", *words])
     _, options = run.read_command(["bench", "--config", "c", "--benchmark", str(files[1])])
     assert options == opt.BenchOptions(config=Path("c"), benchmark=str(files[1]))
