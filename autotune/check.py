@@ -29,15 +29,16 @@ _TIMEOUT = 300.0
 class _Check:
     """A configuration with a session of its deployment and prompts that its search never saw."""
 
-    def __init__(self, console: Console, config: Path) -> None:
+    def __init__(self, console: Console, config: Path, *, unsafe: bool) -> None:
         self.console = console
+        self.unsafe = unsafe
         self.config = config
         self.export: EngineExport = read_export(config)
         self.deployment: Deployment = self.export.deployment.restore()
         self.genome: Genome = self.export.genome
 
     def session(self) -> Session:
-        return Session(self.deployment, home_folder(), lambda text: notice(self.console, text))
+        return Session(self.deployment, home_folder(), lambda text: notice(self.console, text), unsafe=self.unsafe)
 
     def prompts(self, session: Session, per_group: int) -> tuple[PreparedPrompt, ...]:
         everything = read_prompts(self.deployment.workload.prompts)
@@ -48,9 +49,9 @@ class _Check:
         return session.forcing(requests, [(prompt, requests.reference("ar", prompt).answer) for prompt in prompts])
 
 
-def verify(console: Console, config: Path) -> int:
+def verify(console: Console, config: Path, *, unsafe: bool = False) -> int:
     """Forces every token of a configuration on all unseen prompts; 0 when it equals stock, 1 when not."""
-    check = _Check(console, config)
+    check = _Check(console, config, unsafe=unsafe)
     with check.session() as session:
         prompts = check.prompts(session, _ALL)
         requests = session.requests()
@@ -70,9 +71,9 @@ def verify(console: Console, config: Path) -> int:
     return 1 if forced.first_mismatch else 0
 
 
-def bench(console: Console, config: Path) -> int:
+def bench(console: Console, config: Path, *, unsafe: bool = False) -> int:
     """Measures a configuration beside AR and stock on unseen prompts; 1 when its tokens are not stock's."""
-    check = _Check(console, config)
+    check = _Check(console, config, unsafe=unsafe)
     with check.session() as session:
         prompts = check.prompts(session, _BENCH_PER_GROUP)
         notice(console, f"measuring AR, stock and {config.name} in turns on {len(prompts)} prompts, three times")

@@ -34,6 +34,7 @@ from space.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 120.0
+_END_SECONDS = 5.0
 _LONGEST_REPLY = 64 << 20
 Reply = TypeVar("Reply", Ready, Generated, Forced, Noise)
 AnyMessage: TypeAlias = Ready | Generated | Forced | Noise | Failed
@@ -47,9 +48,19 @@ class RequestFailed(WorkerError):
         super().__init__(reason)
         self.outcome = outcome
 
+    @property
+    def abnormal(self) -> bool:
+        """True when the worker died or had to be killed: what it left behind (a hung device) must be looked at."""
+        return self.outcome in (Outcome.RUNTIME, Outcome.TIMEOUT, Outcome.OOM)
+
 
 class RequestRefused(RequestFailed):
     """The worker says that it cannot answer this request; it lives on."""
+
+    @property
+    def abnormal(self) -> bool:
+        """False: it ended the request in order."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +250,11 @@ class WorkerClient:
 
     def _died(self) -> RequestFailed:
         process, errors = self._process, self._errors
-        code = process.wait() if process is not None else None
+        try:
+            code = process.wait(_END_SECONDS) if process is not None else None
+        except subprocess.TimeoutExpired:
+            self.close()
+            return RequestFailed(Outcome.RUNTIME, "the worker closed its output and went on running")
         breach = self._confined.breach if self._confined is not None else None
         if breach is not None:
             self._log.warning("worker killed", outcome=breach.outcome, reason=breach.reason)

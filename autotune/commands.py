@@ -90,12 +90,12 @@ def bench(options: BenchOptions | AcceptanceOptions) -> int:
     """A configuration beside AR and stock, or what drafters have accepted."""
     if isinstance(options, AcceptanceOptions):
         return acceptance(make_console(), options)
-    return check.bench(make_console(), options.config)
+    return check.bench(make_console(), options.config, unsafe=options.unsafe)
 
 
 def verify(options: VerifyOptions) -> int:
     """Token forcing of a configuration."""
-    return check.verify(make_console(), options.config)
+    return check.verify(make_console(), options.config, unsafe=options.unsafe)
 
 
 def run_doctor(options: DoctorOptions) -> int:

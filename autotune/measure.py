@@ -17,6 +17,7 @@ from autotune.descriptor import describe
 from autotune.forcing import TokenForcing, Verdict
 from autotune.log import logger
 from autotune.prepared import PreparedPrompt
+from space.errors import WorkerError
 from space.outcome import Outcome
 
 UNSTABLE_ABOVE = 0.10
@@ -74,6 +75,7 @@ class MeasuringEvaluator:
 
     def _evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         started = self._clock()
+        sandbox = self._requests.sandbox(attempt.genome)
 
         def ended(
             outcome: Outcome, reason: str = "", forced: Forced | None = None, samples: Sequence[Sample] = ()
@@ -86,12 +88,15 @@ class MeasuringEvaluator:
                 reason=reason,
                 seconds=self._clock() - started,
                 forced=forced,
+                sandbox=sandbox,
                 samples=tuple(samples),
             )
 
         try:
             samples, forced = self._run_search(attempt) if stage == "search" else self._run_confirm(attempt)
         except RequestFailed as failure:
+            if failure.abnormal and self._search:
+                self._recheck_references()
             return ended(failure.outcome, str(failure))
         except _Broken as broken:
             return ended(Outcome.MISMATCH, str(broken), broken.forced)
@@ -110,6 +115,7 @@ class MeasuringEvaluator:
             forced=forced,
             score=score,
             descriptor=describe(samples, _REGIME),
+            sandbox=sandbox,
             samples=tuple(samples),
         )
 
@@ -186,6 +192,21 @@ class MeasuringEvaluator:
         if verdicts[-1].mismatch:
             raise _Broken(self._forcing.total(verdicts))
         return timed.sample
+
+    def _recheck_references(self) -> None:
+        """After a worker that died or was killed: AR and stock must answer as before; their times are taken anew.
+
+        WorkerError when they do not: the device is not what it was, and whatever it said next would be worthless.
+        """
+        prompt, samples = self._search[0], []
+        for role in ("ar", "stock"):
+            timed = self._requests.reference(role, prompt)
+            wrong = self._forcing.judge(prompt, timed.answer, self._requests.max_tokens).mismatch
+            if wrong is not None:
+                raise WorkerError(f"after a candidate that ended abnormally, {role} gives other tokens: {wrong}")
+            samples.append(timed.sample)
+        if not _near(self._baseline.drift(samples)):
+            self._baseline, _ = measure_baseline(self._requests, self._search)
 
     def _patience(self, prompt: PreparedPrompt) -> float:
         """Seconds after which a candidate hangs: several times what AR took, where that is known."""

@@ -12,7 +12,10 @@ _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text)."""
+    """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text).
+
+    `unsafe`, here and below: run patched code also where this machine cannot confine it.
+    """
 
     deployment: str
     seconds: float | None = None
@@ -21,6 +24,7 @@ class TuneOptions:
     settings: tuple[tuple[str, str], ...] = ()
     dry_run: bool = False
     fresh: bool = False
+    unsafe: bool = False
     archive: Path | None = None
 
 
@@ -63,6 +67,7 @@ class BenchOptions:
     """Measure an exported configuration against AR and stock."""
 
     config: Path
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,7 @@ class VerifyOptions:
     """Force the tokens of an exported configuration on prompts that the search never saw."""
 
     config: Path
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

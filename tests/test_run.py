@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[1]
         ("archive top --limit 3", "archive top", opt.ArchiveTopOptions(limit=3)),
         ("bench --config c", "bench", opt.BenchOptions(config=Path("c"))),
         ("verify --config c", "verify", opt.VerifyOptions(config=Path("c"))),
+        ("verify --config c --unsafe-no-sandbox", "verify", opt.VerifyOptions(config=Path("c"), unsafe=True)),
+        ("--deployment a --unsafe-no-sandbox", "tune", opt.TuneOptions(deployment="a", unsafe=True)),
         ("doctor", "doctor", opt.DoctorOptions()),
     ],
 )

@@ -25,7 +25,7 @@ def _process_limits(limits: Limits, *, own_users: bool) -> dict[str, int]:
     }
     if own_users:
         each["RLIMIT_NPROC"] = 8 * limits.processes  # the kernel counts threads here
-    if limits.gpu_memory is None:
+    if not gpu_devices():
         each["RLIMIT_DATA"] = limits.memory  # not tried with CUDA; without it, a clean MemoryError
     return each
 

@@ -5,7 +5,7 @@ from space.patch.base import MOST_BYTES, MOST_FILES, Patch, patch_between
 from space.patch.edits import Edit, edited, read_edits
 from space.patch.merge import MergeConflict, merged
 from space.patch.scope import OFF_LIMITS, PATCHED_ROOMS, forbidden
-from space.patch.tree import CodeTree
+from space.patch.tree import CodeTree, syntax_error
 
 __all__ = [
     "MOST_BYTES",
@@ -22,4 +22,5 @@ __all__ = [
     "merged",
     "patch_between",
     "read_edits",
+    "syntax_error",
 ]

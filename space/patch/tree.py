@@ -1,5 +1,6 @@
 """The source text of a candidate: what patches are made from and applied to."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,3 +61,15 @@ def lines_of(text: str) -> list[str]:
 def text_of(lines: list[str]) -> str:
     """The inverse of lines_of."""
     return "".join(line + "\n" for line in lines)
+
+
+def syntax_error(tree: CodeTree, paths: tuple[str, ...]) -> str | None:
+    """The first of these Python files that cannot be parsed, with line and reason; None when all can."""
+    for path in paths:
+        if path.endswith(".py"):
+            try:
+                ast.parse(tree.files[path], filename=path)
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last three: absurd nesting
+                line = getattr(error, "lineno", None)
+                return f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', None) or error}"
+    return None

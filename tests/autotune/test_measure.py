@@ -48,6 +48,9 @@ class FakeRequests:
         self.asked = []
         self.patience = {}
 
+    def sandbox(self, genome):
+        return "none"
+
     def warm_up(self, genome, prompt, timeout):
         self.asked.append(("warm-up", prompt.id, 0))
 
