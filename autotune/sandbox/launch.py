@@ -28,7 +28,9 @@ _MNT_DETACH = 2
 _INNER_ID = 65534
 """Nobody: not root, so that the command loses all capabilities when it begins."""
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+# Numbers of system calls that are the same on every architecture.
+_MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_FDCWD, _AT_RECURSIVE = 442, 1, -100, 0x8000
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
@@ -42,6 +44,7 @@ class Specification(TypedDict):
     """What launch.py is told.
 
     mode: `inside` (another program confines already), `namespaces`, or `supervise`.
+    parent: the process with which the command has to end.
     limits: soft and hard value by name of the resource, such as RLIMIT_FSIZE.
     root: an empty folder, where the new root is put together (namespaces).
     show: paths to be seen, parents first, each with `r` (read), `w` (read and write) or `d` (a device).
@@ -49,6 +52,7 @@ class Specification(TypedDict):
     """
 
     mode: str
+    parent: int
     limits: dict[str, int]
     root: str
     show: list[tuple[str, str]]
@@ -106,11 +110,18 @@ def _restrict(show: Iterable[tuple[str, str]]) -> None:
     os.close(ruleset)
 
 
+def _make_read_only(path: str) -> None:
+    """Makes a mount read-only, and those below it. Landlock alone would still let an owner change rights and times."""
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    done = _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, len(attributes))
+    _check(done, f"mount_setattr {path}")
+
+
 def _build_root(root: str, show: Iterable[tuple[str, str]], links: Iterable[tuple[str, str]]) -> None:
-    """Makes a root that has these paths and nothing else, and moves into it. Landlock keeps them read-only."""
+    """Makes a root that has these paths and nothing else, and moves into it."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=755")
-    for path, _ in show:
+    for path, kind in show:
         inside = root + path
         if os.path.isdir(path):
             os.makedirs(inside, exist_ok=True)
@@ -119,6 +130,8 @@ def _build_root(root: str, show: Iterable[tuple[str, str]], links: Iterable[tupl
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
         _mount(path, inside, None, _MS_BIND | _MS_REC)
+        if kind == "r":
+            _make_read_only(inside)
     for path, target in links:
         os.symlink(target, root + path)
     os.mkdir(root + "/proc")
@@ -139,6 +152,12 @@ def _enter_namespaces() -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", users), ("gid_map", groups)):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
+
+
+def _end_with(parent: int, number: signal.Signals) -> None:
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        _end("the process that started it is gone")
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -176,7 +195,7 @@ def _await(child: int) -> int:
 def _namespaces(specification: Specification, command: list[str]) -> NoReturn:
     os.umask(0o022)
     _enter_namespaces()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after it, since a change of credentials may clear it
+    _end_with(specification["parent"], signal.SIGKILL)  # after it, since a change of credentials may clear it
 
     def worker() -> NoReturn:
         _restrict(specification["show"])
@@ -239,7 +258,7 @@ def _supervise(specification: Specification, command: list[str]) -> NoReturn:
         os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _end_with(specification["parent"], signal.SIGTERM)
 
     def worker() -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

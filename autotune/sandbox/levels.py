@@ -1,6 +1,7 @@
 """The three levels. Each turns a command into the command that runs it confined."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ class Bubblewrap:
     def command(self, argv: Sequence[str], view: View, limits: Limits) -> list[str]:
         """See Sandbox."""
         inner = launch.Specification(
-            mode="inside", limits=_process_limits(limits, own_users=True), root="", show=[], links=[]
+            mode="inside", parent=0, limits=_process_limits(limits, own_users=True), root="", show=[], links=[]
         )
         shown = sorted({*read_only(view), launch.__file__})
         size = ["--size", str(_SHARED_MEMORY)]
@@ -89,6 +90,7 @@ class Namespaces:
         root.mkdir(exist_ok=True)
         specification = launch.Specification(
             mode="namespaces",
+            parent=os.getpid(),
             limits=_process_limits(limits, own_users=True),
             root=str(root),
             show=sorted(kinds.items()),
@@ -105,6 +107,11 @@ class RlimitsOnly:
     def command(self, argv: Sequence[str], view: View, limits: Limits) -> list[str]:
         """See Sandbox."""
         specification = launch.Specification(
-            mode="supervise", limits=_process_limits(limits, own_users=False), root="", show=[], links=[]
+            mode="supervise",
+            parent=os.getpid(),
+            limits=_process_limits(limits, own_users=False),
+            root="",
+            show=[],
+            links=[],
         )
         return _launcher(specification, argv)

@@ -15,7 +15,7 @@ from typing import IO
 from autotune.log import logger
 from autotune.sandbox.base import Breach, Confinement, Limits, Sandbox, SandboxResult, View
 from autotune.sandbox.gpu import gpu_memory_of
-from autotune.sandbox.launch import kill_below, process_table
+from autotune.sandbox.launch import descendants, kill_below, process_table
 from autotune.sandbox.visible import environment
 from autotune.sandbox.watchdog import GpuMemory, Watchdog
 from space.outcome import Outcome
@@ -81,33 +81,34 @@ class ConfinedProcess:
     def _kill(self) -> None:
         with self._killing:
             root = self.process.pid
+            below = descendants(root)
             if self.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(root, signal.SIGSTOP)  # it adopts orphans; it may not go before them
                 kill_below(root)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(root, signal.SIGKILL)
-            self._kill_marked()
+            self._kill_the_rest(below)
 
-    def _kill_marked(self) -> None:
-        """Kills whoever bears our mark in its environment: children of a supervisor that was killed itself."""
+    def _kill_the_rest(self, below: set[int]) -> None:
+        """Waits until all are gone, and kills whoever bears our mark: children of a supervisor that was killed."""
         deadline = time.monotonic() + _GONE_WITHIN
-        while marked := _bearing(self._mark.encode()):
-            for pid in marked:
+        while left := (below & process_table().keys()) | _bearing(self._mark.encode()):
+            for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
-                logger.error("processes survive SIGKILL, hung in a driver perhaps", pids=marked)
+                logger.error("processes survive SIGKILL, hung in a driver perhaps", pids=sorted(left))
                 return
             time.sleep(0.01)
 
 
-def _bearing(mark: bytes) -> list[int]:
-    found = []
+def _bearing(mark: bytes) -> set[int]:
+    found = set()
     for pid in process_table():
         with contextlib.suppress(OSError):
             if mark in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(pid)
+                found.add(pid)
     return found
 
 

@@ -1,0 +1,105 @@
+"""Every level that this machine has, a candidate's folder, and the things outside that it must not reach."""
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from shutil import which
+
+import pytest
+
+from autotune.sandbox.base import Level, Limits
+from autotune.sandbox.levels import Bubblewrap, Namespaces, RlimitsOnly
+from autotune.sandbox.probe import leaks
+from autotune.sandbox.process import run_confined
+from autotune.sandbox.workspace import Workspace
+from space.patch import CodeTree
+
+LIMITS = Limits(wall=60.0, cpu=60.0, memory=1 << 30, free_memory=0)
+
+# What a test's code finds ready. An OSError is the answer `in`: the candidate did not get out.
+PRELUDE = """
+import json, os, signal, socket, subprocess, sys, time
+outside = json.loads(sys.argv[1])
+scratch = os.environ["TMPDIR"]
+def answer(word):
+    sys.stdout.write(word)
+    sys.stdout.flush()
+def refused(kind, error, trace):
+    answer(f"in: {error}" if issubclass(kind, OSError) else f"broken: {error!r}")
+    os._exit(0)
+sys.excepthook = refused
+"""
+
+
+def made(level):
+    """The sandbox of a level; skips the test, with the reason, where this machine does not have it."""
+    if level is Level.RLIMITS:
+        return RlimitsOnly()
+    if level is Level.BUBBLEWRAP and which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
+    sandbox = Bubblewrap(which("bwrap")) if level is Level.BUBBLEWRAP else Namespaces()
+    why_not = leaks(sandbox)
+    if why_not is not None:
+        pytest.skip(f"{level} does not confine here: {why_not}")
+    return sandbox
+
+
+@pytest.fixture(scope="session", params=list(Level), ids=lambda level: level.name.lower())
+def sandbox(request):
+    return made(request.param)
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A folder with one file of code, and a model that may be read."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_text("the model's weights")
+    with Workspace(CodeTree({"engine/x.py": "x = 1\n"}), (model,)) as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Things of the tuner's: a file of reference tokens, sockets of each kind, and its process."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "reference").write_text("reference tokens")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        udp.setblocking(False)
+        path, name = folder / "socket", f"specpilot-test-{os.getpid()}"
+        named.bind(str(path))
+        abstract.bind("\0" + name)
+        for server in (named, abstract):
+            server.listen()
+        yield {
+            "folder": str(folder),
+            "reference": str(folder / "reference"),
+            "weights": str(tmp_path / "model" / "weights"),
+            "tcp": tcp.getsockname()[1],
+            "udp": udp.getsockname()[1],
+            "received": udp,
+            "named": str(path),
+            "abstract": name,
+            "tuner": os.getpid(),
+        }
+
+
+@pytest.fixture
+def run(sandbox, workspace, outside):
+    """Runs code at one level; returns the result."""
+    told = json.dumps({name: value for name, value in outside.items() if name != "received"})
+
+    def run(code, gpu_memory=None, **limits):
+        argv = [sys.executable, "-I", "-S", "-c", PRELUDE + code, told]
+        return run_confined(argv, sandbox, workspace.view, replace(LIMITS, **limits), gpu_memory)
+
+    return run
