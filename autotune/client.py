@@ -269,4 +269,6 @@ class WorkerClient:
         self.close()
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             return RequestFailed(Outcome.OOM, "the worker was killed (SIGKILL), most likely for memory")
-        return RequestFailed(Outcome.RUNTIME, f"the worker ended with code {code}: {last or 'no message'}"[:300])
+        exhausted = "MemoryError" in last or "out of memory" in last
+        outcome = Outcome.OOM if exhausted else Outcome.RUNTIME
+        return RequestFailed(outcome, f"the worker ended with code {code}: {last or 'no message'}"[:300])

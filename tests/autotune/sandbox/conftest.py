@@ -98,8 +98,8 @@ def run(sandbox, workspace, outside):
     """Runs code at one level; returns the result."""
     told = json.dumps({name: value for name, value in outside.items() if name != "received"})
 
-    def run(code, gpu_memory=None, **limits):
+    def run(code, usage=None, **limits):
         argv = [sys.executable, "-I", "-S", "-c", PRELUDE + code, told]
-        return run_confined(argv, sandbox, workspace.view, replace(LIMITS, **limits), gpu_memory)
+        return run_confined(argv, sandbox, workspace.view, replace(LIMITS, **limits), usage)
 
     return run
