@@ -10,7 +10,7 @@ from autotune.sandbox.base import Level, Limits, View
 from autotune.sandbox.visible import PLAIN_DEVICES, gpu_devices, read_only, root_links
 
 _SHARED_MEMORY = 64 << 20
-_OPEN_FILES = 1024
+_OPEN_FILES = 4096
 
 
 def _process_limits(limits: Limits, *, own_users: bool) -> dict[str, int]:
@@ -25,7 +25,7 @@ def _process_limits(limits: Limits, *, own_users: bool) -> dict[str, int]:
         "RLIMIT_CPU": max(1, int(limits.cpu) + 1),
     }
     if own_users:
-        each["RLIMIT_NPROC"] = 8 * limits.processes  # the kernel counts threads here
+        each["RLIMIT_NPROC"] = 32 * limits.processes  # the kernel counts threads here
     if not gpu_devices():
         each["RLIMIT_DATA"] = limits.memory  # not tried with CUDA; without it, a clean MemoryError
     return each

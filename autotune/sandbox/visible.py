@@ -57,7 +57,7 @@ def gpu_devices() -> tuple[str, ...]:
 def read_only(view: View) -> list[str]:
     """Folders and files to be read, parents first, each that exists once; links of the root are not among them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"], *site.getsitepackages()}
-    libraries = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
+    libraries = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if _has_libraries(path)]
     wanted = {
         *(path for path in _SYSTEM if not os.path.islink(path)),
         *_SETTINGS,
@@ -68,6 +68,11 @@ def read_only(view: View) -> list[str]:
     # A file that is reached through a link is shown where the link leads, too.
     wanted |= {os.path.realpath(path) for path in wanted if path not in _SETTINGS}
     return sorted(path for path in wanted if os.path.exists(path))
+
+
+def _has_libraries(path: str) -> bool:
+    """False for what stands in the search path by accident, such as `.`: it would be shown with all it has."""
+    return os.path.isabs(path) and any(Path(path).glob("*.so*"))
 
 
 def root_links() -> list[tuple[str, str]]:

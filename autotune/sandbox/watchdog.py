@@ -12,7 +12,9 @@ from autotune.sandbox.workspace import bytes_below
 from space.outcome import Outcome
 
 EVERY = 0.2
-"""Seconds between two samples. A sample reads the process table: a few milliseconds of one core."""
+"""Seconds between two samples, at least."""
+_REST = 50
+"""A sample reads the process table; the pause after it is this many times as long: it may not disturb what is timed."""
 _DISK_EVERY = 5
 """Samples between two looks at the disk and the GPU, which cost more."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -92,14 +94,22 @@ class Watchdog:
             self._thread.join()
 
     def _run(self) -> None:
-        sample = 0
-        while not self._done.wait(EVERY):
-            sample += 1
-            pids = frozenset({self._root, *descendants(self._root)})
-            self.breach = self._cheap(pids) or (self._costly(pids) if sample % _DISK_EVERY == 0 else None)
+        number, cost = 0, 0.0
+        while not self._done.wait(max(EVERY, _REST * cost)):
+            number += 1
+            began = time.thread_time()
+            try:
+                self.breach = self._sample(costly=number % _DISK_EVERY == 0)
+            except OSError as error:
+                self.breach = Breach(outcome=Outcome.RUNTIME, reason=f"it could not be watched any more: {error}")
+            cost = time.thread_time() - began
             if self.breach is not None:
                 self._kill()
                 return
+
+    def _sample(self, *, costly: bool) -> Breach | None:
+        pids = frozenset({self._root, *descendants(self._root)})
+        return self._cheap(pids) or (self._costly(pids) if costly else None)
 
     def _cheap(self, pids: frozenset[int]) -> Breach | None:
         limits = self._limits

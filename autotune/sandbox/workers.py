@@ -14,7 +14,8 @@ from autotune.sandbox.base import UNCONFINED, Confinement, Limits, Sandbox
 from autotune.sandbox.gpu import gpu_memory_total
 from autotune.sandbox.probe import best_sandbox
 from autotune.sandbox.workspace import Workspace
-from space.errors import PatchError
+from engine.weights.source import home_folder
+from space.errors import PatchError, SandboxError
 from space.genome import Genome
 from space.outcome import Outcome
 from space.patch import CodeTree, Patch, applied, syntax_error
@@ -70,6 +71,7 @@ class PatchedWorkers:
             self.close()
             tree = _patched_tree(self._root, genome.patches)
             shown = tuple(folder for folder in (self._launch.model, self._launch.drafter) if folder is not None)
+            _refuse_to_show_home(shown)
             self._workspace = Workspace(tree, shown)
             confinement = Confinement(sandbox=self._sandbox(), view=self._workspace.view, limits=candidate_limits())
             self._client = WorkerClient(replace(self._launch, confinement=confinement))
@@ -86,6 +88,15 @@ class PatchedWorkers:
 
     def _sandbox(self) -> Sandbox:
         return best_sandbox(unsafe=self._unsafe)
+
+
+def _refuse_to_show_home(shown: tuple[Path, ...]) -> None:
+    for folder in shown:
+        if home_folder().resolve().is_relative_to(folder.resolve()):
+            raise SandboxError(
+                f"{folder} would be shown to patched code, and with it the archive in {home_folder()}\n"
+                "Move the checkpoint into a folder of its own."
+            )
 
 
 def _patched_tree(root: Path, patches: tuple[Patch, ...]) -> CodeTree:

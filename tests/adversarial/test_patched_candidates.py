@@ -9,7 +9,7 @@ from court import DRAFTS_OFTEN, attempt
 from autotune.client import ROOT
 from autotune.sandbox.base import UNCONFINED, Level
 from autotune.sandbox.levels import RlimitsOnly
-from autotune.sandbox.probe import Tried, best_sandbox, probed
+from autotune.sandbox.probe import Tried, _bubblewrap, _namespaces, best_sandbox, probed
 from space.errors import SandboxError
 from space.outcome import Outcome
 from space.patch import CodeTree, Patch, edited, patch_between, read_edits
@@ -44,6 +44,16 @@ def judged(court, *patches):
     return court._evaluator.evaluate(attempt(DRAFTS_OFTEN.patched(patches)), "search")
 
 
+def sandbox_of(level):
+    """The sandbox of a level; skips the test where this machine does not have it."""
+    if level is Level.RLIMITS:
+        return RlimitsOnly()
+    probe = {Level.BUBBLEWRAP: _bubblewrap, Level.NAMESPACES: _namespaces}[level]()
+    if probe.sandbox is None:
+        pytest.skip(f"{level}: {probe.why_not}; {probe.remedy}")
+    return probe.sandbox
+
+
 @pytest.fixture(scope="module")
 def counted(court):
     """The court's requests, with the references that are asked for written down."""
@@ -54,11 +64,15 @@ def counted(court):
         yield asked
 
 
-def test_an_honest_patch_is_measured_in_its_sandbox(court, tree):
+@pytest.mark.parametrize("level", list(Level), ids=lambda level: level.name.lower())
+def test_an_honest_patch_is_measured_in_its_sandbox(court, tree, monkeypatch, level):
+    sandbox = sandbox_of(level)
+    monkeypatch.setattr("autotune.sandbox.workers.best_sandbox", lambda unsafe: sandbox)
+    court._evaluator._requests._patched.close()
     honest = before_first(tree, CHAIN, "def ", "# The same, said differently.")
     added = patch_between(tree, tree.changed({"engine/verify/extra.py": '"""One more module."""\n'}))
     evaluation = judged(court, honest, added)
-    assert (evaluation.outcome, evaluation.sandbox) == (Outcome.OK, best_sandbox().level.value), evaluation.reason
+    assert (evaluation.outcome, evaluation.sandbox) == (Outcome.OK, level.value), evaluation.reason
     assert evaluation.forced.exact == evaluation.forced.tokens > 0
     plain = judged(court)
     assert (plain.outcome, plain.sandbox) == (Outcome.OK, UNCONFINED), plain.reason
@@ -104,6 +118,12 @@ def test_a_patch_that_no_longer_applies_names_its_hunk(court, tree):
     evaluation = judged(court, patch)
     assert evaluation.outcome is Outcome.INVALID
     assert evaluation.reason.startswith(f"patch {patch.id}: {CHAIN}: hunk 1 of 1 (line ")
+
+
+def test_a_model_folder_that_holds_the_archive_is_not_shown(court, tree, monkeypatch):
+    monkeypatch.setenv("SPECPILOT_HOME", str(court._session._candidate._launch.model / "home"))
+    with pytest.raises(SandboxError, match="and with it the archive"):
+        judged(court, before_first(tree, CHAIN, "def ", "# Another one."))
 
 
 def test_where_nothing_confines_patched_code_is_refused(court, tree, monkeypatch):

@@ -5,13 +5,12 @@ import os
 import socket
 import sys
 from dataclasses import replace
-from shutil import which
 
 import pytest
 
 from autotune.sandbox.base import Level, Limits
-from autotune.sandbox.levels import Bubblewrap, Namespaces, RlimitsOnly
-from autotune.sandbox.probe import leaks
+from autotune.sandbox.levels import RlimitsOnly
+from autotune.sandbox.probe import _bubblewrap, _namespaces
 from autotune.sandbox.process import run_confined
 from autotune.sandbox.workspace import Workspace
 from space.patch import CodeTree
@@ -37,13 +36,10 @@ def made(level):
     """The sandbox of a level; skips the test, with the reason, where this machine does not have it."""
     if level is Level.RLIMITS:
         return RlimitsOnly()
-    if level is Level.BUBBLEWRAP and which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
-    sandbox = Bubblewrap(which("bwrap")) if level is Level.BUBBLEWRAP else Namespaces()
-    why_not = leaks(sandbox)
-    if why_not is not None:
-        pytest.skip(f"{level} does not confine here: {why_not}")
-    return sandbox
+    tried = {Level.BUBBLEWRAP: _bubblewrap, Level.NAMESPACES: _namespaces}[level]()
+    if tried.sandbox is None:
+        pytest.skip(f"{level}: {tried.why_not}; {tried.remedy}")
+    return tried.sandbox
 
 
 @pytest.fixture(scope="session", params=list(Level), ids=lambda level: level.name.lower())
