@@ -47,11 +47,11 @@ class Bubblewrap:
     def command(self, argv: Sequence[str], view: View, limits: Limits) -> list[str]:
         """See Sandbox."""
         inner = launch.Specification(
-            mode="inside", parent=0, limits=_process_limits(limits, own_users=True), root="", show=[], links=[]
+            mode="plain", parent=0, limits=_process_limits(limits, own_users=True), root="", show=[], links=[]
         )
         shown = sorted({*read_only(view), launch.__file__})
         size = ["--size", str(_SHARED_MEMORY)]
-        return [
+        confining = [
             self._program,
             *(
                 "--unshare-all",
@@ -72,6 +72,9 @@ class Bubblewrap:
             "--",
             *_launcher(inner, argv),
         ]
+        # bwrap asks to end with its parent itself, but not before it has started: the parent may be gone by then.
+        outer = launch.Specification(mode="plain", parent=os.getpid(), limits={}, root="", show=[], links=[])
+        return _launcher(outer, confining)
 
 
 class Namespaces:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import LIMITS
+from confining import LIMITS
 
 from autotune.client import ROOT, Launch, RequestFailed, WorkerClient
 from autotune.sandbox.base import Confinement

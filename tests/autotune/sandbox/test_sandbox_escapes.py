@@ -212,7 +212,7 @@ ORPHAN = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
-from conftest import LIMITS, made
+from confining import LIMITS, made
 from autotune.sandbox.base import Level
 from autotune.sandbox.process import run_confined
 from autotune.sandbox.workspace import Workspace

@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from confining import LIMITS
 
 from autotune.sandbox import gpu
 from autotune.sandbox.base import Level
+from autotune.sandbox.process import run_confined
 from autotune.sandbox.watchdog import available_bytes
 from autotune.sandbox.workspace import Workspace, bytes_below
 from space.outcome import Outcome
@@ -135,10 +137,6 @@ def test_a_workspace_goes_whatever_was_put_into_it(tmp_path):
 
 
 def test_a_program_that_is_not_there(sandbox, workspace):
-    from conftest import LIMITS
-
-    from autotune.sandbox.process import run_confined
-
     result = run_confined(["/no/such/program"], sandbox, workspace.view, LIMITS)
     assert (result.outcome, result.code) == (Outcome.RUNTIME, 125)
     assert "cannot start /no/such/program: No such file or directory" in result.reason

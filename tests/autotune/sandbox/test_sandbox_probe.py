@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confining import LIMITS
 
 from autotune import doctor
 from autotune.sandbox import probe
 from autotune.sandbox.base import Level, View
 from autotune.sandbox.levels import Bubblewrap, RlimitsOnly
 from autotune.sandbox.probe import Tried
+from autotune.sandbox.process import run_confined
 from autotune.sandbox.visible import PASSED_ON, environment, read_only
 
 ABSENT = Tried(level=Level.BUBBLEWRAP, sandbox=None, why_not="bwrap is not installed", remedy="install it")
@@ -132,9 +134,6 @@ def test_only_what_is_needed_is_shown(tmp_path, monkeypatch):
 def test_cuda_works_inside(sandbox, workspace):
     """A GPU is of use inside at every level: tensors, and a kernel that is compiled there."""
     import torch
-    from conftest import LIMITS
-
-    from autotune.sandbox.process import run_confined
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU on this machine")
