@@ -77,6 +77,10 @@ class TimedRequests:
         for knobs in self._fixed.values():
             self._stock.generate(self._request(knobs, prompt, _WARM_UP_TOKENS), _SLOWEST)
 
+    def release(self) -> None:
+        """Ends the worker of a patched candidate: it may not hold memory, or run, while others are timed."""
+        self._patched.close()
+
     def _worker(self, genome: Genome) -> WorkerClient:
         return self._patched.worker(genome) if genome.patches else self._candidate
 

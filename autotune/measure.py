@@ -100,6 +100,8 @@ class MeasuringEvaluator:
             return ended(failure.outcome, str(failure))
         except _Broken as broken:
             return ended(Outcome.MISMATCH, str(broken), broken.forced)
+        finally:
+            self._requests.release()
         score = self.score(samples, self._baseline if stage == "search" else None)
         if score.spread > UNSTABLE_ABOVE:
             return ended(Outcome.UNSTABLE, f"spread {score.spread:.1%} is above {UNSTABLE_ABOVE:.0%}", forced, samples)

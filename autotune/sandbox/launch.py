@@ -68,6 +68,8 @@ def _check(result: int, what: str) -> int:
 
 def landlock_abi() -> int:
     """The version of Landlock that this kernel has; 0 when it has none, or it is switched off."""
+    if sys.platform != "linux":
+        return 0  # the number means another call there
     return max(0, int(_LIBC.syscall(_CREATE_RULESET, None, 0, 1)))
 
 

@@ -120,12 +120,12 @@ def probed() -> tuple[Tried, ...]:
 def best_sandbox(*, unsafe: bool = False) -> Sandbox:
     """The best level that this machine reaches; with `unsafe`, rlimits only where it reaches none.
 
-    SandboxError says for each level why it is out of reach, and what to do.
+    SandboxError says for each level why it is out of reach, and what to do. Other systems than Linux reach none.
     """
     tried = probed()
     if tried[-1].sandbox is not None:
         return tried[-1].sandbox
-    if unsafe:
+    if unsafe and sys.platform == "linux":
         return RlimitsOnly()
     reasons = "; ".join(f"{entry.level}: {entry.why_not}" for entry in tried)
     raise SandboxError(

@@ -23,7 +23,6 @@ from space.outcome import Outcome
 _MARK = "SPECPILOT_CANDIDATE"
 _GONE_WITHIN = 10.0
 _SHOWN = 64 * 1024
-_CONFINING_FAILED = 125
 
 
 class ConfinedProcess:

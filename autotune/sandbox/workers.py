@@ -39,7 +39,7 @@ def candidate_limits() -> Limits:
 
 
 class PatchedWorkers:
-    """Starts a confined worker for each patched candidate and ends it when another one comes. A context manager."""
+    """Starts a confined worker for a patched candidate; another one's, or `close`, ends it. A context manager."""
 
     def __init__(self, launch: Launch, *, unsafe: bool, root: Path = ROOT) -> None:
         """`launch` is how the unpatched candidate is started; `unsafe` accepts rlimits only, see best_sandbox."""

@@ -68,12 +68,12 @@ def counted(court):
 def test_an_honest_patch_is_measured_in_its_sandbox(court, tree, monkeypatch, level):
     sandbox = sandbox_of(level)
     monkeypatch.setattr("autotune.sandbox.workers.best_sandbox", lambda unsafe: sandbox)
-    court._evaluator._requests._patched.close()
     honest = before_first(tree, CHAIN, "def ", "# The same, said differently.")
     added = patch_between(tree, tree.changed({"engine/verify/extra.py": '"""One more module."""\n'}))
     evaluation = judged(court, honest, added)
     assert (evaluation.outcome, evaluation.sandbox) == (Outcome.OK, level.value), evaluation.reason
     assert evaluation.forced.exact == evaluation.forced.tokens > 0
+    assert court._evaluator._requests._patched._client is None, "nothing of it is left when others are timed"
     plain = judged(court)
     assert (plain.outcome, plain.sandbox) == (Outcome.OK, UNCONFINED), plain.reason
     assert plain.score.tau == evaluation.score.tau

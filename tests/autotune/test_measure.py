@@ -52,6 +52,9 @@ class FakeRequests:
     def sandbox(self, genome):
         return "none"
 
+    def release(self):
+        self.released = True
+
     def warm_up(self, genome, prompt, timeout):
         self.asked.append(("warm-up", prompt.id, 0))
 
@@ -224,6 +227,7 @@ DIED = {("p2", 0): RequestFailed(Outcome.TIMEOUT, "it hung")}
 def test_after_an_abnormal_end_the_references_are_looked_at_again():
     requests = FakeRequests(broken=DIED)
     assert evaluate(requests).outcome is Outcome.TIMEOUT
+    assert requests.released
     assert requests.asked[-4:] == [("ar", "p2", 0), ("candidate", "p2", 0), ("ar", "p0", 0), ("stock", "p0", 0)]
     requests = FakeRequests(broken={("p2", 0): RequestRefused(Outcome.RUNTIME, "no such knob")})
     evaluate(requests)
