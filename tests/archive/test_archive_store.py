@@ -186,17 +186,18 @@ def first_version(path):
     path.parent.mkdir(parents=True)
     db = sqlite3.connect(path, isolation_level=None)
     schema.migrate(db, schema.MIGRATIONS[:1])
-    columns = [column for column in rows.EVALUATION_COLUMNS if column in columns_of(db, "evaluation")]
-    db.execute(rows.insert("run", rows.RUN_COLUMNS), rows.run_row(make.run()))
-    db.execute(rows.insert("attempt", rows.ATTEMPT_COLUMNS), rows.attempt_row(make.attempt(1)))
-    row = dict(zip(rows.EVALUATION_COLUMNS, rows.evaluation_row(1, make.failed(1)), strict=True))
-    db.execute(rows.insert("evaluation", columns), [row[column] for column in columns])
+    insert_known(db, "run", rows.RUN_COLUMNS, rows.run_row(make.run()))
+    insert_known(db, "attempt", rows.ATTEMPT_COLUMNS, rows.attempt_row(make.attempt(1)))
+    insert_known(db, "evaluation", rows.EVALUATION_COLUMNS, rows.evaluation_row(1, make.failed(1)))
     db.execute("UPDATE attempt SET state = 'done'")
     db.close()
 
 
-def columns_of(db, table):
-    return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+def insert_known(db, table, columns, values):
+    """Inserts what the table has columns for."""
+    known = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+    row = {column: value for column, value in zip(columns, values, strict=True) if column in known}
+    db.execute(rows.insert(table, list(row)), list(row.values()))
 
 
 def test_an_archive_of_the_first_version_is_read_as_it_is_and_upgraded_by_the_next_run(path):
