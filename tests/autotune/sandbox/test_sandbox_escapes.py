@@ -31,6 +31,7 @@ READS = {
         "import ctypes; libc = ctypes.CDLL(None); libc.unshare(0x10020000); libc.umount2(b'/', 2);"
         "libc.mount(b'proc', b'/proc', b'proc', 0, None); open(outside['reference']).read(); answer('out')"
     ),
+    "that a file is there": "os.stat(outside['reference']); answer('out')",
     "a listing": "os.listdir(outside['folder']); answer('out')",
 }
 WRITES = {
