@@ -134,6 +134,7 @@ def _bench(parser: _Parser) -> None:
     add("--prompts", type=_count, metavar="N", help="with --acceptance: most prompts a set, evenly spaced (default 20)")
     add("--max-tokens", type=_count, metavar="N", help="with --acceptance: new tokens a prompt (default 128)")
     add("--draft-length", type=_count, metavar="K", help="with --acceptance: most drafted tokens a step (default 7)")
+    _unsafe(parser)
 
 
 def _nothing(parser: _Parser) -> None:

@@ -85,10 +85,14 @@ class AcceptanceOptions:
     draft_length: int = 7
 
 
-def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOptions | AcceptanceOptions:
+def bench_options(
+    acceptance: bool, config: Path | None, unsafe: bool = False, **rest: Any
+) -> BenchOptions | AcceptanceOptions:
     """What `bench` is asked: InputError where options of the two do not go together. None is an option not given."""
     given = {name: value for name, value in rest.items() if value}
     if acceptance:
+        if unsafe:
+            raise InputError("bench --acceptance runs no code patches; leave out --unsafe-no-sandbox")
         if config is not None and "deployment" in given:
             raise InputError("bench --acceptance takes --config or --deployment, not both: a configuration has one")
         return AcceptanceOptions(config=config, **given)
@@ -96,7 +100,7 @@ def bench_options(acceptance: bool, config: Path | None, **rest: Any) -> BenchOp
         raise InputError(f"--{next(iter(given)).replace('_', '-')} belongs to bench --acceptance")
     if config is None:
         raise InputError("bench needs --config FILE, a file that export wrote; or --acceptance")
-    return BenchOptions(config=config)
+    return BenchOptions(config=config, unsafe=unsafe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
