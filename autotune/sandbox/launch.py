@@ -43,8 +43,8 @@ NEEDED_ABI = 6
 class Specification(TypedDict):
     """What launch.py is told.
 
-    mode: `plain` (another program confines), `namespaces`, or `supervise`.
-    parent: the process with which the command has to end; 0 inside a sandbox, which ends with its own first process.
+    mode: `plain` (limits only: inside a sandbox), `namespaces`, or `supervise`.
+    parent: the process with which the command has to end; not looked at when plain.
     limits: soft and hard value by name of the resource, such as RLIMIT_FSIZE.
     root: an empty folder, where the new root is put together (namespaces).
     show: paths to be seen, parents first, each with `r` (read), `w` (read and write) or `d` (a device).
@@ -268,6 +268,9 @@ def _supervise(specification: Specification, command: list[str]) -> NoReturn:
 
     code = _await(_in_child(worker))
     kill_below(os.getpid())
+    with contextlib.suppress(ChildProcessError):
+        while True:  # until they are gone: the memory of a GPU is given back only then
+            os.wait()
     os._exit(code)
 
 
@@ -280,8 +283,6 @@ def main(arguments: list[str]) -> NoReturn:
             _namespaces(specification, command)
         if specification["mode"] == "supervise":
             _supervise(specification, command)
-        if specification["parent"]:
-            _end_with(specification["parent"], signal.SIGKILL)
         _set_limits(specification["limits"])
         _become(command)
     except OSError as error:

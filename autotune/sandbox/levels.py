@@ -72,8 +72,8 @@ class Bubblewrap:
             "--",
             *_launcher(inner, argv),
         ]
-        # bwrap asks to end with its parent itself, but not before it has started: the parent may be gone by then.
-        outer = launch.Specification(mode="plain", parent=os.getpid(), limits={}, root="", show=[], links=[])
+        # bwrap asks to end with its parent, but only once it has started; and it ends before what it confines is gone.
+        outer = launch.Specification(mode="supervise", parent=os.getpid(), limits={}, root="", show=[], links=[])
         return _launcher(outer, confining)
 
 
