@@ -68,7 +68,8 @@ def test_too_much_in_one_process_is_a_memory_error(run):
 
 
 def test_memory_that_belongs_to_no_process_counts_for_the_machine(run):
-    hoard = "f = os.memfd_create('x')\nfor _ in range(2000): os.write(f, b'x' * (1 << 20))\ntime.sleep(30)"
+    hoard = "files = [os.memfd_create('x') for _ in range(3)]\n"
+    hoard += "for n in range(2100): os.write(files[n // 700], b'x' * (1 << 20))\ntime.sleep(30)"
     result = run(hoard, free_memory=available_bytes() - 400 * MIB)
     assert result.outcome is Outcome.OOM, result
     assert "was left on the machine" in result.reason
