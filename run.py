@@ -80,6 +80,12 @@ def _benchmarks(parser: _Parser, text: str) -> None:
 def _config(parser: _Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", required=True, help="a file that export wrote")
     _benchmark(parser)
+    _unsafe(parser)
+
+
+def _unsafe(parser: _Parser) -> None:
+    described = "run patched code even where this machine cannot confine it; it may then do whatever you may"
+    parser.add_argument("--unsafe-no-sandbox", dest="unsafe", action="store_true", help=described)
 
 
 def _replay(parser: _Parser) -> None:
@@ -113,6 +119,7 @@ def _tune(parser: _Parser) -> None:
     add("--dry-run", action="store_true", help="show what would be tuned, and stop")
     add("--fresh", action="store_true", help="start anew instead of continuing the last run")
     _benchmark(parser)
+    _unsafe(parser)
     _archive(parser)
 
 

@@ -115,7 +115,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """How an attempt ended. score is there exactly when the outcome is ok."""
+    """How an attempt ended. score is there exactly when the outcome is ok.
+
+    `sandbox` is the level at which the candidate was confined, `none` for the project's own code with other knobs;
+    None when nothing was run, and in records of before there was a sandbox.
+    """
 
     attempt: int
     run_id: str
@@ -126,4 +130,5 @@ class Evaluation:
     forced: Forced | None = None
     score: Score | None = None
     descriptor: Descriptor | None = None
+    sandbox: str | None = None
     samples: tuple[Sample, ...] = ()

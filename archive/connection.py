@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import structlog
+
 from archive import schema
 from archive.elites import GRID_VERSION, axes
 from archive.faults import damaged, database_fault, os_fault
 from archive.lock import WriterLock
 from space.canonical import canonical_json
 from space.errors import ArchiveError
+
+log = structlog.get_logger(__name__)
 
 BUSY_SECONDS = 10.0
 
@@ -66,10 +70,18 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         if found == 0:
             raise ArchiveError(f"the archive {path} is empty: no run has been recorded in it yet")
         if found < schema.SCHEMA_VERSION:
-            raise ArchiveError(
-                f"the archive {path} has the older schema version {found}; this program reads {schema.SCHEMA_VERSION}\n"
-                "The next run upgrades it: python run.py --deployment NAME"
-            )
+            return _upgraded_copy(db)
+    return db
+
+
+def _upgraded_copy(old: sqlite3.Connection) -> sqlite3.Connection:
+    """An archive of an older version as this one reads it: a copy in memory. The next run upgrades the file itself."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.row_factory = sqlite3.Row
+    old.backup(db)
+    old.close()
+    schema.migrate(db)
+    db.execute("PRAGMA query_only = ON")
     return db
 
 
@@ -105,7 +117,10 @@ def _prepared(path: Path) -> sqlite3.Connection:
             )
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
+        found = schema.version_of(db)
         schema.migrate(db)
+        if 0 < found < schema.SCHEMA_VERSION:
+            log.info("archive upgraded", path=str(path), from_version=found, to_version=schema.SCHEMA_VERSION)
         _record_grid(path, db)
     return db
 

@@ -13,6 +13,7 @@ from archive.export import (
     EngineExport,
     Evidence,
     ExportedDeployment,
+    ExportedPatch,
     ForcedEvidence,
     MeasuredOn,
     PromptEvidence,
@@ -133,6 +134,7 @@ def build_export(
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         deployment=_deployment(run),
         knobs=attempt.genome.knobs,
+        patches=tuple(ExportedPatch(base=patch.base, diff=patch.diff) for patch in attempt.genome.patches),
         evidence=Evidence(
             run_id=run.id,
             genome_id=attempt.genome.id,

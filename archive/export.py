@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
@@ -14,6 +14,7 @@ from space.deployment import NAME_PATTERN, Deployment, DrafterSource, Hardware, 
 from space.errors import InputError, nearest
 from space.genome import Genome
 from space.knobs import KnobValue
+from space.patch import Patch
 
 FORMAT: Literal["specpilot-engine-1"] = "specpilot-engine-1"
 
@@ -81,6 +82,13 @@ class ForcedEvidence(_Strict):
     near_ties: Count
 
 
+class ExportedPatch(_Strict):
+    """The text of a code patch, see space.patch.Patch."""
+
+    base: str
+    diff: str
+
+
 class Evidence(_Strict):
     """Where the setting comes from and what was measured. `attempt` is RUN/NUMBER of the confirmation."""
 
@@ -99,25 +107,26 @@ class Evidence(_Strict):
 
 
 class EngineExport(_Strict):
-    """The whole document. `created` is UTC, ISO 8601."""
+    """The whole document. `created` is UTC, ISO 8601. The key `patches` is absent where there are none."""
 
     format: Literal["specpilot-engine-1"]
     created: str
     deployment: ExportedDeployment
     knobs: dict[str, KnobValue]
+    patches: tuple[ExportedPatch, ...] = ()
     evidence: Evidence
 
     @property
     def genome(self) -> Genome:
-        """The knobs as a genome."""
-        return Genome.of(self.knobs)
+        """The knobs and patches as a genome."""
+        return Genome.of(self.knobs).patched([Patch(base=patch.base, diff=patch.diff) for patch in self.patches])
 
     @model_validator(mode="after")
     def _evidence_belongs_to_knobs(self) -> "EngineExport":
         if self.genome.id != self.evidence.genome_id:
             raise ValueError(
                 f"these knobs are genome {self.genome.id}, the evidence is for {self.evidence.genome_id}; "
-                "export again instead of editing the knobs"
+                "export again instead of editing the file"
             )
         return self
 
@@ -138,7 +147,8 @@ def write_export(path: Path, document: EngineExport) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(path) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
-                file.write(document.model_dump_json(indent=2) + "\n")
+                absent = None if document.patches else {"patches"}
+                file.write(document.model_dump_json(indent=2, exclude=absent) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -150,7 +160,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that are known beside the last part of an error's location."""
     model: Any = EngineExport
     for part in loc[:-1]:
-        model = model.model_fields[str(part)].annotation
+        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
     return list(model.model_fields)
 
 

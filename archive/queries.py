@@ -173,7 +173,7 @@ def _attempts(archive: Archive, where: str, *values: str | int) -> list[AttemptD
         evaluation = archive.finished(row["run_id"], row["number"])[1] if done else None
         details.append(
             AttemptDetail(
-                attempt=rows.read_attempt(row),
+                attempt=archive.attempt_of(row),
                 deployment_name=row["deployment_name"],
                 state=row["state"],
                 started=row["started"],

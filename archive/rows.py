@@ -11,6 +11,7 @@ from space.canonical import canonical_json
 from space.errors import ArchiveError
 from space.genome import Genome
 from space.outcome import Outcome
+from space.patch import Patch
 
 SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample))
 SCORE_COLUMNS = tuple(f.name for f in fields(Score))
@@ -24,7 +25,9 @@ EVALUATION_COLUMNS = (
     *FORCED_COLUMNS,
     *SCORE_COLUMNS,
     *DESCRIPTOR_COLUMNS,
+    "sandbox",
 )
+PATCH_COLUMNS = ("id", "base", "diff")
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
@@ -52,12 +55,26 @@ def attempt_row(attempt: Attempt) -> tuple[Any, ...]:
     return (attempt.run_id, attempt.number, genome.id, genome.json, parents, attempt.operator, attempt.rng_state)
 
 
-def read_attempt(row: sqlite3.Row) -> Attempt:
-    """The record of a row of table attempt. ArchiveError when the genome is not the one that its id names."""
-    genome = Genome.of(json.loads(row["genome"])["knobs"])
+def patch_row(patch: Patch) -> tuple[Any, ...]:
+    """Values in the order of PATCH_COLUMNS."""
+    return (patch.id, patch.base, patch.diff)
+
+
+def patch_ids(row: sqlite3.Row) -> tuple[str, ...]:
+    """The content addresses of the patches of a row of table attempt, in order."""
+    return tuple(json.loads(row["genome"]).get("patches", ()))
+
+
+def read_attempt(row: sqlite3.Row, patches: Sequence[Patch] = ()) -> Attempt:
+    """The record of a row of table attempt, with the patches that `patch_ids` names.
+
+    ArchiveError when the genome is not the one that its id names.
+    """
+    genome = Genome.of(json.loads(row["genome"])["knobs"]).patched(patches)
     if genome.id != row["genome_id"]:
         raise ArchiveError(
-            f"attempt {row['run_id']}/{row['number']}: the stored knobs are not those of genome {row['genome_id']}\n"
+            f"attempt {row['run_id']}/{row['number']}: the stored knobs or patches are not those of genome "
+            f"{row['genome_id']}\n"
             "The archive was edited or is damaged; move it away to start a new one."
         )
     return Attempt(
@@ -78,7 +95,7 @@ def evaluation_row(attempt_id: int, evaluation: Evaluation) -> tuple[Any, ...]:
         astuple(evaluation.score) if evaluation.score else (None,) * len(SCORE_COLUMNS),
         astuple(evaluation.descriptor) if evaluation.descriptor else (None,) * len(DESCRIPTOR_COLUMNS),
     )
-    return own + parts[0] + parts[1] + parts[2]
+    return (*own, *parts[0], *parts[1], *parts[2], evaluation.sandbox)
 
 
 def sample_row(attempt_id: int, sample: Sample) -> tuple[Any, ...]:
@@ -115,5 +132,6 @@ def read_evaluation(row: sqlite3.Row, samples: Sequence[Sample]) -> Evaluation:
         forced=forced,
         score=score,
         descriptor=descriptor,
+        sandbox=row["sandbox"],
         samples=tuple(samples),
     )

@@ -8,10 +8,6 @@ again: so a resumed run counts on where the finished attempts end.
 import sqlite3
 from collections.abc import Sequence
 
-import structlog
-
-log = structlog.get_logger(__name__)
-
 APPLICATION_ID = 0x53504C54  # "SPLT": tells an archive from any other SQLite file
 
 _NOW = "(strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))"
@@ -93,6 +89,17 @@ def _append_only(table: str) -> tuple[str, str]:
     )
 
 
+_PATCHES = (
+    f"""CREATE TABLE patch (
+        id TEXT PRIMARY KEY,
+        base TEXT NOT NULL,
+        diff TEXT NOT NULL,
+        stored TEXT NOT NULL DEFAULT {_NOW}
+    )""",
+    *_append_only("patch"),
+    "ALTER TABLE evaluation ADD COLUMN sandbox TEXT",  # NULL in records of before there was a sandbox
+)
+
 _TRIGGERS = (
     *(statement for table in ("meta", "run", "evaluation", "sample") for statement in _append_only(table)),
     *_append_only("descriptor_space"),
@@ -112,6 +119,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         """ALTER TABLE run ADD COLUMN basis TEXT NOT NULL DEFAULT 'measured'
            CHECK (basis IN ('measured', 'predicted'))""",
     ),
+    _PATCHES,
 )
 """Entry i leads from schema version i to i + 1. Entries are never edited after a release, only added."""
 
@@ -145,5 +153,3 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
         finally:
             if db.in_transaction:
                 db.rollback()
-        if before:  # a new archive is not an upgrade
-            log.info("archive upgraded", from_version=version, to_version=version + 1)

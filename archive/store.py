@@ -16,6 +16,7 @@ from archive.faults import database_fault
 from archive.lock import WriterLock
 from space.errors import ArchiveError
 from space.outcome import Outcome
+from space.patch import Patch
 
 _FINISHED = """SELECT a.*, e.* FROM attempt a JOIN evaluation e ON e.attempt_id = a.id
                WHERE a.run_id = ? {more} ORDER BY a.number"""
@@ -114,7 +115,24 @@ class Archive:
                 f"the next free number is {self.next_number(attempt.run_id)}"
             )
         with self._transaction():
+            for patch in attempt.genome.patches:
+                if not self.rows("SELECT 1 FROM patch WHERE id = ?", patch.id):
+                    self._db.execute(rows.insert("patch", rows.PATCH_COLUMNS), rows.patch_row(patch))
             self._db.execute(rows.insert("attempt", rows.ATTEMPT_COLUMNS), rows.attempt_row(attempt))
+
+    def patch(self, id: str) -> Patch:
+        """The patch of a content address. ArchiveError when it is not there, or is not what its address says."""
+        found = self.rows("SELECT base, diff FROM patch WHERE id = ?", id)
+        if not found:
+            raise ArchiveError(f"the archive {self.path} has no patch {id}")
+        patch = Patch(base=found[0]["base"], diff=found[0]["diff"])
+        if patch.id != id:
+            raise ArchiveError(f"the stored text of patch {id} is not what its address says: the archive was edited")
+        return patch
+
+    def attempt_of(self, row: sqlite3.Row) -> Attempt:
+        """The record of a row of table attempt, its patches looked up."""
+        return rows.read_attempt(row, [self.patch(id) for id in rows.patch_ids(row)])
 
     def finish_attempt(self, evaluation: Evaluation) -> None:
         """Records the evaluation with its samples, in one transaction; the attempt is done.
@@ -169,7 +187,7 @@ class Archive:
             number: [rows.read_sample(row) for row in group]
             for number, group in itertools.groupby(timed, key=lambda row: int(row["number"]))
         }
-        return [(rows.read_attempt(row), rows.read_evaluation(row, samples.get(row["number"], ()))) for row in found]
+        return [(self.attempt_of(row), rows.read_evaluation(row, samples.get(row["number"], ()))) for row in found]
 
 
 def _check(name: str, evaluation: Evaluation) -> None:

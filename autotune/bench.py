@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from archive.base import Sample
 from autotune.client import RequestFailed, WorkerClient
 from autotune.prepared import PreparedPrompt, Unit
+from autotune.sandbox.workers import PatchedWorkers
 from engine.protocol import Asked, Generate, GenerateBatch, Generated
 from space.errors import WorkerError
 from space.genome import Genome
@@ -28,11 +29,22 @@ class TimedRequests:
     """Sends requests, one at a time or a unit of them at once, and times them from outside the engine."""
 
     def __init__(
-        self, *, stock: WorkerClient, candidate: WorkerClient, ar: Genome, stock_genome: Genome, max_tokens: int
+        self,
+        *,
+        stock: WorkerClient,
+        candidate: WorkerClient,
+        patched: PatchedWorkers,
+        ar: Genome,
+        stock_genome: Genome,
+        max_tokens: int,
     ) -> None:
-        """AR and stock run in the stock worker, which no candidate can reach."""
+        """AR and stock run in the stock worker, which no candidate can reach.
+
+        `candidate` runs genomes without patches, `patched` has a confined worker for each of the others.
+        """
         self._stock = stock
         self._candidate = candidate
+        self._patched = patched
         self._fixed = {"ar": ar.knobs, "stock": stock_genome.knobs}
         self._stop_ids = stock.start().stop_ids
         self.max_tokens = max_tokens
@@ -51,7 +63,7 @@ class TimedRequests:
 
     def candidate(self, genome: Genome, prompt: PreparedPrompt, repeat: int, timeout: float) -> Timed:
         """Times a candidate; RequestFailed says how it failed."""
-        return self._time(self._candidate, "candidate", genome.knobs, prompt, repeat, timeout)
+        return self._time(self._worker(genome), "candidate", genome.knobs, prompt, repeat, timeout)
 
     def references(self, role: str, unit: Unit, repeat: int = 0) -> list[Timed]:
         """Times `ar` or `stock` on the prompts of a unit at once, one sample a prompt. WorkerError as `reference`."""
@@ -66,16 +78,27 @@ class TimedRequests:
         """Times a candidate on the prompts of a unit at once; RequestFailed says how it failed."""
         if len(unit) == 1:
             return [self.candidate(genome, unit[0], repeat, timeout)]
-        return self._time_unit(self._candidate, "candidate", genome.knobs, unit, repeat, timeout)
+        return self._time_unit(self._worker(genome), "candidate", genome.knobs, unit, repeat, timeout)
 
     def warm_up(self, genome: Genome, prompt: PreparedPrompt, timeout: float) -> None:
         """A short untimed answer: packing weights and first calls must not be timed."""
-        self._candidate.generate(self._request(genome.knobs, prompt, _WARM_UP_TOKENS), timeout)
+        self._worker(genome).generate(self._request(genome.knobs, prompt, _WARM_UP_TOKENS), timeout)
+
+    def sandbox(self, genome: Genome) -> str:
+        """The level at which a candidate is confined, as it is stored. SandboxError where it cannot be."""
+        return self._patched.level(genome)
 
     def warm_up_reference(self, prompt: PreparedPrompt) -> None:
         """The same for the stock worker."""
         for knobs in self._fixed.values():
             self._stock.generate(self._request(knobs, prompt, _WARM_UP_TOKENS), _SLOWEST)
+
+    def release(self) -> None:
+        """Ends the worker of a patched candidate: it may not hold memory, or run, while others are timed."""
+        self._patched.close()
+
+    def _worker(self, genome: Genome) -> WorkerClient:
+        return self._patched.worker(genome) if genome.patches else self._candidate
 
     def _request(self, knobs: Mapping[str, KnobValue], prompt: PreparedPrompt, max_tokens: int) -> Generate:
         return Generate(

@@ -32,16 +32,17 @@ _TIMEOUT = 300.0
 class _Check:
     """A configuration with a session of its deployment and prompts that its search never saw."""
 
-    def __init__(self, console: Console, config: Path, benchmark: Path | None) -> None:
+    def __init__(self, console: Console, config: Path, benchmark: Path | None, *, unsafe: bool) -> None:
         self.console = console
         self.benchmark = benchmark
+        self.unsafe = unsafe
         self.config = config
         self.export: EngineExport = read_export(config)
         self.deployment: Deployment = self.export.deployment.restore()
         self.genome: Genome = self.export.genome
 
     def session(self) -> Session:
-        return Session(self.deployment, home_folder(), lambda text: notice(self.console, text))
+        return Session(self.deployment, home_folder(), lambda text: notice(self.console, text), unsafe=self.unsafe)
 
     def prompts(self, session: Session, per_group: int) -> tuple[PreparedPrompt, ...]:
         if self.benchmark is not None:
@@ -54,12 +55,12 @@ class _Check:
         return session.forcing(requests, [(prompt, requests.reference("ar", prompt).answer) for prompt in prompts])
 
 
-def verify(console: Console, config: Path, benchmark: Path | None = None) -> int:
+def verify(console: Console, config: Path, benchmark: Path | None = None, *, unsafe: bool = False) -> int:
     """Forces every token of a configuration on unseen prompts; 0 when it equals stock, 1 when not.
 
     On all of its own, or on the first _BENCHMARK_PROMPTS of a benchmark's file.
     """
-    check = _Check(console, config, benchmark)
+    check = _Check(console, config, benchmark, unsafe=unsafe)
     with check.session() as session:
         prompts = check.prompts(session, _ALL)
         requests = session.requests()
@@ -80,9 +81,9 @@ def verify(console: Console, config: Path, benchmark: Path | None = None) -> int
     return 1 if forced.first_mismatch else 0
 
 
-def bench(console: Console, config: Path, benchmark: Path | None = None) -> int:
+def bench(console: Console, config: Path, benchmark: Path | None = None, *, unsafe: bool = False) -> int:
     """Measures a configuration beside AR and stock on unseen prompts; 1 when its tokens are not stock's."""
-    check = _Check(console, config, benchmark)
+    check = _Check(console, config, benchmark, unsafe=unsafe)
     with check.session() as session:
         asked = units(check.prompts(session, max(_BENCH_PER_GROUP, check.deployment.regime)), check.deployment.regime)
         prompts = tuple(chain(*asked))

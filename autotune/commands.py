@@ -113,7 +113,8 @@ def archive_top(options: ArchiveTopOptions) -> int:
 
 def bench(options: BenchOptions) -> int:
     """A configuration beside AR and stock."""
-    return check.bench(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
+    path = benchmark_path(options.benchmark, options.benchmark_dir)
+    return check.bench(make_console(), options.config, path, unsafe=options.unsafe)
 
 
 def bench_acceptance(options: AcceptanceOptions) -> int:
@@ -130,7 +131,8 @@ def bench_replay(options: ReplayOptions) -> int:
 
 def verify(options: VerifyOptions) -> int:
     """Token forcing of a configuration."""
-    return check.verify(make_console(), options.config, benchmark_path(options.benchmark, options.benchmark_dir))
+    path = benchmark_path(options.benchmark, options.benchmark_dir)
+    return check.verify(make_console(), options.config, path, unsafe=options.unsafe)
 
 
 def run_doctor(options: DoctorOptions) -> int:

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from autotune.calibrate import Calibration
 from autotune.environment import cpu_model, memory_gib, usable_cores
 from autotune.measured import Measured, measured_profile_path
+from autotune.sandbox.probe import FLAG, probed
 from autotune.terminal import Check
 from engine.weights.source import EMBEDDED_FOLDER, home_folder
 from space.hardware import HardwareProfile, read_profile
@@ -45,6 +46,15 @@ def _vllm() -> Check:
     return Check(name="vllm", value=value)
 
 
+def _sandbox() -> Check:
+    """The level at which code patches would be confined. Without one only patches are refused, so nothing is amiss."""
+    tried = probed()
+    reached = next((str(entry.level) for entry in tried if entry.sandbox is not None), None)
+    better = [f"{entry.level}: {entry.why_not}; {entry.remedy}" for entry in tried if entry.sandbox is None]
+    value = reached or f"none: code patches are refused (or run unconfined with {FLAG})"
+    return Check(name="sandbox", value=value if not better else f"{value} (better, {'; or '.join(better)})")
+
+
 def checks() -> list[Check]:
     """All checks, in the order in which they are shown."""
     home = home_folder()
@@ -73,6 +83,7 @@ def checks() -> list[Check]:
             name="model",
             value=str(model) if cached else "SmolLM2-135M-Instruct is not cached; the first run fetches it (93 MB)",
         ),
+        _sandbox(),
         *map(_package, _PACKAGES),
         _vllm(),
         _plotting(),

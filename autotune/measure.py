@@ -17,6 +17,7 @@ from autotune.descriptor import describe
 from autotune.forcing import TokenForcing, Verdict
 from autotune.log import logger
 from autotune.prepared import PreparedPrompt, Unit, units
+from space.errors import WorkerError
 from space.outcome import Outcome
 
 UNSTABLE_ABOVE = 0.10
@@ -86,6 +87,7 @@ class MeasuringEvaluator:
 
     def _evaluate(self, attempt: Attempt, stage: str) -> Evaluation:
         started = self._clock()
+        sandbox = self._requests.sandbox(attempt.genome)
 
         def ended(
             outcome: Outcome, reason: str = "", forced: Forced | None = None, samples: Sequence[Sample] = ()
@@ -98,15 +100,20 @@ class MeasuringEvaluator:
                 reason=reason,
                 seconds=self._clock() - started,
                 forced=forced,
+                sandbox=sandbox,
                 samples=tuple(samples),
             )
 
         try:
             samples, forced = self._run_search(attempt) if stage == "search" else self._run_confirm(attempt)
         except RequestFailed as failure:
+            if failure.abnormal and self._search:
+                self._recheck_references()
             return ended(failure.outcome, str(failure))
         except _Broken as broken:
             return ended(Outcome.MISMATCH, str(broken), broken.forced)
+        finally:
+            self._requests.release()
         score = self.score(samples, self._baseline if stage == "search" else None)
         if score.spread > UNSTABLE_ABOVE:
             return ended(Outcome.UNSTABLE, f"spread {score.spread:.1%} is above {UNSTABLE_ABOVE:.0%}", forced, samples)
@@ -122,6 +129,7 @@ class MeasuringEvaluator:
             forced=forced,
             score=score,
             descriptor=describe(samples, self._regime),
+            sandbox=sandbox,
             samples=tuple(samples),
         )
 
@@ -199,6 +207,21 @@ class MeasuringEvaluator:
             if verdicts[-1].mismatch:
                 raise _Broken(self._forcing.total(verdicts))
         return [timed.sample for timed in found]
+
+    def _recheck_references(self) -> None:
+        """After a worker that died or was killed: AR and stock must answer as before; their times are taken anew.
+
+        WorkerError when they do not: the device is not what it was, and whatever it said next would be worthless.
+        """
+        unit, samples = self._search[0], list[Sample]()
+        for role in ("ar", "stock"):
+            for prompt, timed in zip(unit, self._requests.references(role, unit), strict=True):
+                wrong = self._forcing.judge(prompt, timed.answer, self._requests.max_tokens).mismatch
+                if wrong is not None:
+                    raise WorkerError(f"after a candidate that ended abnormally, {role} gives other tokens: {wrong}")
+                samples.append(timed.sample)
+        if not _near(self._baseline.drift(samples)):
+            self._baseline, _ = measure_baseline(self._requests, self._search)
 
     def _patience(self, unit: Unit) -> float:
         """Seconds after which a candidate hangs: several times what AR took, where that is known."""

@@ -14,6 +14,7 @@ class TuneOptions:
     """The main job. None means: what the deployment says. `settings` are knobs held fixed, as (name, text).
 
     `benchmark` and `benchmark_dir` name prompts to tune on instead of the deployment's.
+    `unsafe`, here and below: run patched code also where this machine cannot confine it.
     """
 
     deployment: str
@@ -25,6 +26,7 @@ class TuneOptions:
     fresh: bool = False
     benchmark: str | None = None
     benchmark_dir: Path | None = None
+    unsafe: bool = False
     archive: Path | None = None
 
 
@@ -70,6 +72,7 @@ class BenchOptions:
     config: Path
     benchmark: str | None = None
     benchmark_dir: Path | None = None
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class VerifyOptions:
     config: Path
     benchmark: str | None = None
     benchmark_dir: Path | None = None
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from autotune.environment import packs_weights, usable_cores
 from autotune.forcing import TokenForcing, measure_noise
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, prepare, units
+from autotune.sandbox.workers import PatchedWorkers
 from engine.formats import DRAFTER_KINDS, drafter_kind
 from engine.protocol import Generate, Generated
 from engine.tokenizer import ChatTokenizer
@@ -70,8 +71,19 @@ class Session:
     `worker_module` is the candidate's; tests put broken candidates there. Stock is always the project's own.
     """
 
-    def __init__(self, deployment: Deployment, home: Path, say: Say, worker_module: str = "engine.worker") -> None:
-        """Gets the model (fetching it where needed) and starts both workers on first use."""
+    def __init__(
+        self,
+        deployment: Deployment,
+        home: Path,
+        say: Say,
+        worker_module: str = "engine.worker",
+        *,
+        unsafe: bool = False,
+    ) -> None:
+        """Gets the model (fetching it where needed) and starts both workers on first use.
+
+        `unsafe` lets patched candidates run where this machine cannot confine them.
+        """
         self.deployment = deployment
         self._say = say
         self._stack = ExitStack()
@@ -80,8 +92,8 @@ class Session:
         self._tokenizer = ChatTokenizer(folder)
         drafter = self._drafter = drafter_folder(deployment.drafter.source) if deployment.drafter else None
 
-        def worker(role: str, module: str) -> WorkerClient:
-            launch = Launch(
+        def launch(role: str, module: str) -> Launch:
+            return Launch(
                 role=role,
                 model=folder,
                 max_context=target.max_context,
@@ -89,10 +101,11 @@ class Session:
                 drafter=drafter,
                 module=module,
             )
-            return self._stack.enter_context(WorkerClient(launch))
 
-        self._stock = worker("stock", "engine.worker")
-        self._candidate = worker("candidate", worker_module)
+        enter, candidate = self._stack.enter_context, launch("candidate", worker_module)
+        self._stock = enter(WorkerClient(launch("stock", "engine.worker")))
+        self._candidate = enter(WorkerClient(candidate))
+        self._patched = enter(PatchedWorkers(candidate, unsafe=unsafe))
         self._space = full_space(deployment)
         self._baselines = Baselines.of(self._space)
 
@@ -120,6 +133,7 @@ class Session:
             requests = TimedRequests(
                 stock=self._stock,
                 candidate=self._candidate,
+                patched=self._patched,
                 ar=self._baselines.ar,
                 stock_genome=self._baselines.stock,
                 max_tokens=self.deployment.workload.max_tokens,

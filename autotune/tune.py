@@ -217,7 +217,7 @@ class _Job:
         with (
             stop.listening(),
             TerminalObserver(self.console, self.space, self.stock, view, history, leader) as observer,
-            Session(self.deployment, home_folder(), self._say) as session,
+            Session(self.deployment, home_folder(), self._say, unsafe=self.options.unsafe) as session,
         ):
             return run_search(
                 store=archive,

@@ -12,6 +12,10 @@ class InputError(SpecPilotError):
     """What the user gave cannot be used: a file, a flag, a deployment. Ends a command with exit code 2."""
 
 
+class PatchError(SpecPilotError):
+    """A code patch cannot be read, made, applied or merged; the message names the file and the hunk or block."""
+
+
 class ArchiveError(SpecPilotError):
     """The archive cannot be opened or used as asked: newer version, other run's lock, full disk."""
 
@@ -22,6 +26,10 @@ class EngineError(SpecPilotError):
 
 class WorkerError(SpecPilotError):
     """A worker process died, timed out or answered something that is not the protocol."""
+
+
+class SandboxError(SpecPilotError):
+    """Code that somebody else wrote cannot be confined on this machine as asked, so it is not run."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

@@ -47,6 +47,9 @@ ROOT = Path(__file__).parents[1]
             opt.VerifyOptions(config=Path("c"), benchmark="gsm8k", benchmark_dir=Path("d")),
         ),
         ("archive top --predicted", "archive top", opt.ArchiveTopOptions(predicted=True)),
+        ("bench --config c --unsafe-no-sandbox", "bench", opt.BenchOptions(config=Path("c"), unsafe=True)),
+        ("verify --config c --unsafe-no-sandbox", "verify", opt.VerifyOptions(config=Path("c"), unsafe=True)),
+        ("--deployment a --unsafe-no-sandbox", "tune", opt.TuneOptions(deployment="a", unsafe=True)),
         ("doctor", "doctor", opt.DoctorOptions()),
         ("doctor --measure", "doctor", opt.DoctorOptions(measure=True)),
     ],
@@ -76,6 +79,7 @@ def test_a_command_line_becomes_options(line, name, options):
         ("--deployment a --set =3", "--set =3: not name=value"),
         ("export --deployment a --to vllmm", "argument --to: invalid choice: 'vllmm'"),
         ("doctor now", "unrecognized arguments: now"),
+        ("bench --acceptance --unsafe-no-sandbox", "runs no code patches"),
     ],
 )
 def test_what_cannot_be_read_is_answered(line, message):

@@ -100,7 +100,8 @@ def _show_run(console: Console, detail: RunDetail) -> None:
 
 def _show_genome(console: Console, genome: Genome) -> None:
     print_line(console, f"genome {genome.id}", style="bold")
-    print_facts(console, [(name, str(value)) for name, value in genome.items])
+    facts = [(name, str(value)) for name, value in genome.items]
+    print_facts(console, [*facts, *(("patch", f"{patch.id}: {', '.join(patch.files)}") for patch in genome.patches)])
 
 
 def _show_attempt(console: Console, detail: AttemptDetail) -> None:
@@ -125,6 +126,8 @@ def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     facts = [("stage", f"{evaluation.stage}, {duration(evaluation.seconds)}")]
     if evaluation.reason:
         facts.append(("reason", one_line(evaluation.reason)))
+    if evaluation.sandbox is not None:
+        facts.append(("sandbox", evaluation.sandbox))
     if evaluation.score is not None:
         score = evaluation.score
         speed = f"{ratio(score.ratio_ar)} AR, {ratio(score.ratio_stock)} stock, spread {percent(score.spread)}"

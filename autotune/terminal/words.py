@@ -74,8 +74,9 @@ def forced_long(forced: Forced | None) -> str:
 
 
 def knob_list(genome: Genome) -> str:
-    """All knobs as `draft_length=9 drafter=ngram`."""
-    return " ".join(f"{name}={value}" for name, value in genome.items)
+    """All knobs, and the patches: `draft_length=9 drafter=ngram patch=0123456789ab`."""
+    patches = [f"patch={patch.id}" for patch in genome.patches]
+    return " ".join([*(f"{name}={value}" for name, value in genome.items), *patches])
 
 
 def knob_changes(space: KnobSpace, genome: Genome, against: Genome) -> str:
@@ -87,7 +88,8 @@ def knob_changes(space: KnobSpace, genome: Genome, against: Genome) -> str:
     defaults = {knob.name: knob.default for knob in space.knobs}
     changed = [f"{name} {old[name]}->{value}" for name, value in new.items() if name in old and old[name] != value]
     added = [f"{name}={v}" for name, v in new.items() if name not in old and v != defaults.get(name)]
-    return ", ".join(changed + added) or "same knobs"
+    patches = [f"patch {patch.id}" for patch in genome.patches if patch not in against.patches]
+    return ", ".join(changed + added + patches) or "same knobs"
 
 
 def outcome_counts(counts: Mapping[Outcome, int]) -> Text:

@@ -23,6 +23,7 @@ def calm():
     """Requests of milliseconds are noisy; these tests are about tokens. The cheats can be imported by a worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "UNSTABLE_ABOVE", math.inf)
+        patch.setattr(measure, "_MOST_DRIFT", math.inf)
         patch.setattr(session, "usable_cores", lambda: 1)
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         yield

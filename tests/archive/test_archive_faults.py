@@ -103,13 +103,6 @@ def test_an_empty_file_is_a_new_archive_to_a_writer_only(tmp_path):
     Archive.open(path, read_only=True).close()
 
 
-def test_an_older_archive_waits_for_a_writer(path, monkeypatch):
-    here = schema.SCHEMA_VERSION
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", here + 1)
-    with refused(f"older schema version {here}; this program reads {here + 1}"):
-        Archive.open(path, read_only=True)
-
-
 def test_no_archive_to_read(tmp_path):
     with refused("no archive at .*nowhere.sqlite\nThe first run makes it"):
         Archive.open(tmp_path / "nowhere.sqlite", read_only=True)

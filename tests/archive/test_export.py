@@ -13,6 +13,7 @@ from space.deployment import find_deployment
 from space.errors import ArchiveError, InputError
 from space.genome import Genome
 from space.outcome import Outcome
+from space.patch import Patch
 from space.prompts import Prompt
 
 FAST, SLOW, FAILED = make.genome(8), make.genome(7), make.genome(9)
@@ -65,6 +66,25 @@ def test_knob_types_survive(tmp_path):
     history = [(make.attempt(1, genome=genome), make.confirmation(1))]
     write_export(tmp_path / "e.json", build_export(make.run(), history, make.CONFIRM_PROMPTS))
     assert read_export(tmp_path / "e.json").genome == genome
+
+
+def test_patches_travel_with_the_knobs(tmp_path):
+    patch = Patch(base="b", diff="--- a/engine/loop.py\n+++ b/engine/loop.py\n@@ -1 +1 @@\n-a\n+b\n")
+    genome = FAST.patched([patch])
+    document = build_export(make.run(), [(make.attempt(1, genome=genome), make.confirmation(1))], make.CONFIRM_PROMPTS)
+    path = tmp_path / "e.json"
+    write_export(path, document)
+    assert read_export(path).genome == genome
+    content = json.loads(path.read_text())
+    edited = content | {"patches": [{"base": "b", "diff": patch.diff.replace("+b", "+c")}]}
+    path.write_text(json.dumps(edited))
+    with pytest.raises(InputError, match="export again instead of editing"):
+        read_export(path)
+    path.write_text(json.dumps(content | {"patches": [{"base": "b", "dif": patch.diff}]}))
+    with pytest.raises(
+        InputError, match=r"unknown key patches\.0\.dif; did you mean 'diff'|patches\.0\.diff is missing"
+    ):
+        read_export(path)
 
 
 def test_the_hash_sees_every_word():

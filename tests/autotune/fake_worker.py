@@ -30,7 +30,29 @@ def die() -> None:
     sys.exit(3)
 
 
+def flood() -> None:
+    """Answers without an end."""
+    while True:
+        sys.stdout.write("x" * 65536)
+
+
+def close_output() -> None:
+    """Says nothing any more, and lives on."""
+    os.close(1)
+    time.sleep(600)
+
+
+def hold_output() -> None:
+    """Ends, and leaves a child behind that holds the pipe open."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    sys.exit(4)
+
+
 ACTIONS = {
+    "flood": flood,
+    "close": close_output,
+    "hold": hold_output,
+    "deaf": lambda: (say(ANSWER), time.sleep(600)),
     "die": die,
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "garbage": lambda: say("not json"),

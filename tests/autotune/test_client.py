@@ -85,12 +85,34 @@ def test_a_worker_that_fails_is_replaced(client, behaviour, outcome, message):
     assert client.generate(ask("well"), 20.0)[0].tokens == (1, 2)
 
 
+def test_an_answer_without_an_end_is_cut(client, monkeypatch):
+    monkeypatch.setattr("autotune.client._LONGEST_REPLY", 1 << 20)
+    error = refused(client, "flood")
+    assert (error.outcome, str(error)) == (Outcome.RUNTIME, "the worker's answer is longer than 1048576 bytes")
+
+
+def test_a_worker_that_only_closes_its_output_is_not_waited_for(client, monkeypatch):
+    monkeypatch.setattr("autotune.client._END_SECONDS", 0.3)
+    error = refused(client, "close")
+    assert (error.outcome, str(error)) == (Outcome.RUNTIME, "the worker closed its output and went on running")
+    assert error.abnormal
+
+
+def test_a_worker_that_does_not_read_is_not_waited_for(client):
+    client.generate(ask("deaf"), 20.0)
+    long = Generate(knobs={"drafter": "well"}, prompt=tuple(range(200_000)), max_tokens=2, stop_ids=())
+    with pytest.raises(RequestFailed, match="the request was not read within 1 s") as caught:
+        client.generate(long, 1.0)
+    assert caught.value.outcome is Outcome.TIMEOUT
+    assert client.generate(ask("well"), 20.0)[0].tokens == (1, 2)
+
+
 def test_a_refused_request_leaves_the_worker_alive(client):
     client.start()
     before = client._process.pid
     error = refused(client, "refuse")
     assert isinstance(error, RequestRefused)
-    assert (error.outcome, str(error)) == (Outcome.OOM, "too big")
+    assert (error.outcome, str(error), error.abnormal) == (Outcome.OOM, "too big", False)
     client.generate(ask("well"), 20.0)
     assert client._process.pid == before
 

@@ -5,11 +5,12 @@ import pytest
 from archive.base import Attempt, Sample
 from autotune.baseline import Baseline, measure_baseline
 from autotune.bench import Timed
-from autotune.client import RequestFailed
+from autotune.client import RequestFailed, RequestRefused
 from autotune.forcing import NoiseFloor, TokenForcing
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, units
 from engine.protocol import Forced, Generated
+from space.errors import WorkerError
 from space.genome import Genome
 from space.outcome import Outcome
 
@@ -47,6 +48,12 @@ class FakeRequests:
         self.slow = slow
         self.asked = []
         self.patience = {}
+
+    def sandbox(self, genome):
+        return "none"
+
+    def release(self):
+        self.released = True
 
     def warm_up(self, genome, prompt, timeout):
         self.asked.append(("warm-up", prompt.id, 0))
@@ -218,6 +225,36 @@ def test_a_candidate_that_fails_gets_its_outcome(outcome):
     assert (evaluation.outcome, evaluation.reason) == (outcome, "what happened")
     assert evaluation.score is None
     assert evaluation.seconds == 1
+
+
+DIED = {("p2", 0): RequestFailed(Outcome.TIMEOUT, "it hung")}
+
+
+def test_after_an_abnormal_end_the_references_are_looked_at_again():
+    requests = FakeRequests(broken=DIED)
+    assert evaluate(requests).outcome is Outcome.TIMEOUT
+    assert requests.released
+    assert requests.asked[-4:] == [("ar", "p2", 0), ("candidate", "p2", 0), ("ar", "p0", 0), ("stock", "p0", 0)]
+    requests = FakeRequests(broken={("p2", 0): RequestRefused(Outcome.RUNTIME, "no such knob")})
+    evaluate(requests)
+    assert requests.asked[-1][:2] != ("stock", "p0"), "a refused request leaves nothing to look at"
+
+
+def test_references_that_changed_their_speed_are_measured_anew():
+    requests = FakeRequests(broken=DIED)
+    requests.slow = [1.0, 1.0, 1.0, 2.0, 2.0, *[2.0] * 100]
+    assert evaluate(requests).outcome is Outcome.TIMEOUT
+    assert requests.asked.count(("warm-up reference", "p0", 0)) == 1
+
+
+def test_references_that_changed_their_tokens_end_the_run():
+    class Damaged(FakeRequests):
+        def reference(self, role, prompt, repeat=0):
+            tokens = WRONG if ("candidate", "p2", 0) in self.asked else RIGHT
+            return self._timed(role, prompt, repeat, {"ar": 2.0, "stock": 1.0}[role], tokens)
+
+    with pytest.raises(WorkerError, match="after a candidate that ended abnormally, ar gives other tokens: prompt p0"):
+        evaluate(Damaged(broken=DIED))
 
 
 def test_a_noisy_candidate_is_unstable_and_has_no_score():

@@ -1,0 +1,1 @@
+"""Confinement of code that somebody else wrote: three levels behind one interface, limits, and a watchdog."""
