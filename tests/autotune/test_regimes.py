@@ -1,14 +1,17 @@
 """Several requests at once: who is asked together, whose seconds are whose, and what is judged."""
 
+from pathlib import Path
+
 import pytest
 
 from archive.base import Attempt
 from autotune.baseline import measure_baseline
 from autotune.bench import TimedRequests
-from autotune.client import RequestFailed
+from autotune.client import Launch, RequestFailed
 from autotune.forcing import NoiseFloor, TokenForcing
 from autotune.measure import MeasuringEvaluator
 from autotune.prepared import PreparedPrompt, units
+from autotune.sandbox.workers import PatchedWorkers
 from engine.protocol import Forced, Generated, GeneratedBatch, Passes, Ready
 from space.errors import InputError, WorkerError
 from space.genome import Genome
@@ -58,8 +61,14 @@ class FakeWorker:
 
 
 def timed_requests(stock, candidate):
+    nobody = Launch(role="candidate", model=Path("nowhere"), max_context=9, threads=1)
     return TimedRequests(
-        stock=stock, candidate=candidate, ar=GENOMES["none"], stock_genome=GENOMES["ngram"], max_tokens=4
+        stock=stock,
+        candidate=candidate,
+        patched=PatchedWorkers(nobody, unsafe=False),
+        ar=GENOMES["none"],
+        stock_genome=GENOMES["ngram"],
+        max_tokens=4,
     )
 
 
