@@ -102,9 +102,7 @@ def budget(**changes):
 def test_the_budget_counts_what_runs_next_and_the_confirmation():
     clock, limits = budget(confirm_cost=2.0)
     assert limits.affords_search([])
-    trials = [
-        trial(n, seconds=s) for n, s in enumerate((8.0, 10.0, 90.0))
-    ]  # median 10, so the reserve is 40 -> 33, and 10
+    trials = [trial(n, seconds=s) for n, s in enumerate((8.0, 10.0, 90.0))]  # reserve 40 -> 33, and 10
     clock.charge(46.6)
     assert limits.affords_search(trials)
     clock.charge(0.2)
