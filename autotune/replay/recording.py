@@ -1,5 +1,6 @@
 """A recording of many requests, on disk: one .npz file, named by the hash of all that decides its content."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -70,7 +71,8 @@ class Recording:
                 numpy.savez(file, **arrays)
             unfinished.replace(path)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there may be no folder to take it from
+                unfinished.unlink()
             raise InputError(
                 f"cannot write the recording {path}: {error.strerror}\nFree space or set SPECPILOT_HOME."
             ) from error

@@ -5,7 +5,7 @@ import pytest
 from engine_helpers import ExactTarget
 from scored_drafter import ScoredModel
 
-from autotune.replay.compare import lines, policies
+from autotune.replay.compare import lines, policies, with_budget
 from autotune.replay.recording import Recording, drafting, recording_path
 from autotune.replay.replay import Replay
 from engine.base import Request, Settings
@@ -85,7 +85,7 @@ def test_what_was_not_recorded_is_refused(recording, settings, message):
 
 def test_which_policies_are_looked_up(recording):
     replay = Replay(recording)
-    fast = {name: replay.is_fast(settings) for name, settings in policies(recording).items()}
+    fast = {name: replay.is_fast(with_budget(settings, 16)) for name, settings in policies(recording).items()}
     slow = {name for name, quick in fast.items() if not quick}
     assert slow == {"best-first, suffix branch", "best-first, second pass", "best-first, margin"}
 
