@@ -79,7 +79,7 @@ def test_a_command_line_becomes_options(line, name, options):
         ("--deployment a --set =3", "--set =3: not name=value"),
         ("export --deployment a --to vllmm", "argument --to: invalid choice: 'vllmm'"),
         ("doctor now", "unrecognized arguments: now"),
-        ("bench --acceptance --unsafe-no-sandbox", "runs no code patches"),
+        ("bench --acceptance --unsafe-no-sandbox", "unknown option --unsafe-no-sandbox"),
     ],
 )
 def test_what_cannot_be_read_is_answered(line, message):
