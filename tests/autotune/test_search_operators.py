@@ -178,9 +178,9 @@ def test_tpe_copes_with_values_off_the_grid_and_answers_fast():
     Tpe().propose(SPACE, history, random.Random(0))  # the first call imports parts of Optuna
     took = []
     for seed in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         assert Tpe().propose(SPACE, history, random.Random(seed)) is not None
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     assert min(took) < 0.2  # 0.03 s on an idle machine
 
 

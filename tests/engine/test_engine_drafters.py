@@ -139,12 +139,12 @@ def test_suffix_factor_floor_and_match_end_a_draft():
 def test_suffix_takes_long_texts_in_linear_time(text):
     """4,000 tokens and 200 steps. Counting every suffix of the constant text would be eight million visits."""
     drafter = SuffixDrafter(24, 1, 1.0, 0.1, 8)
-    started = time.perf_counter()
+    started = time.process_time()
     drafter.extend(text)
     for token in text[:200]:
         drafter.extend([token])
         drafter.propose(8)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_suffix_work_grows_with_the_text_not_with_its_square():
