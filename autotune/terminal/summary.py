@@ -16,6 +16,8 @@ from autotune.terminal.worth import show_worths
 from space.genome import Genome
 from space.outcome import Outcome
 
+_SLOWER = "stock was faster than the best that was found: give the search more time (--budget), or a quieter machine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow:
@@ -70,6 +72,8 @@ def show_summary(console: Console, summary: Summary) -> None:
     if summary.rows:
         print_table(console, system_table(summary.deployment, summary.rows))
         print_line(console, "")
+    if summary.rows and summary.rows[-1].ratio_stock < 1:
+        print_line(console, Text(_SLOWER, style="yellow"))
     show_worths(console, summary.worths)
     total = f"evaluations: {sum(summary.counts.values())} in {duration(summary.seconds)}: "
     print_line(console, Text.assemble(total, outcome_counts(summary.counts)))

@@ -1,6 +1,9 @@
 """Golden output at width 100 without a terminal: no colours, no bars, one line a record."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from archive.base import Forced
 from autotune.terminal import (
@@ -150,6 +153,13 @@ def test_a_run_without_a_result_says_so(plain):
     )
     show_summary(plain.console, summary)
     assert plain.lines[-2:] == ["evaluations: 2 in 1s: 2 oom", "why"]
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(0.83, True), (1.0, False)])
+def test_a_best_that_is_slower_than_stock_is_told(plain, ratio, told):
+    rows = (*ROWS[:2], replace(ROWS[2], ratio_stock=ratio))
+    show_summary(plain.console, Summary(deployment="m", seconds=1, rows=rows, counts={}, best=None, export=None))
+    assert any("stock was faster than the best" in line for line in plain.lines) == told
 
 
 def test_bench(plain):
